@@ -1,0 +1,130 @@
+"""Softmax attention over pages: the fast paths that take no mask, the general one, and the merge of pages by log-sum-exp."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.core.store import EMPTY, Pages
+
+
+def visible(
+    q_positions: Int[Tensor, "*rest queries"], k_positions: Int[Tensor, "*rest keys"], window: int | None
+) -> Bool[Tensor, "*rest queries keys"]:
+    """Which keys a query may read: those stored, not later than itself, and less than `window` tokens back."""
+    distance = q_positions[..., :, None] - k_positions[..., None, :]
+    allowed = (distance >= 0) & (k_positions[..., None, :] != EMPTY)
+    return allowed if window is None else allowed & (distance < window)
+
+
+def attend_causal(
+    q: Float[Tensor, "batch heads tokens dim"],
+    k: Float[Tensor, "batch kv_heads tokens dim"],
+    v: Float[Tensor, "batch kv_heads tokens dim_v"],
+    scale: float,
+    window: int | None,
+) -> Float[Tensor, "batch heads tokens dim_v"]:
+    """A whole unpadded sequence attends to itself. With a window, in bands, so that work grows with tokens x window."""
+    grouped = q.shape[1] != k.shape[1]
+    tokens = q.shape[2]
+    if window is None or tokens <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+    out = []
+    at = torch.arange(tokens, device=q.device)
+    for begin in range(0, tokens, window):
+        end, first = min(begin + window, tokens), max(0, begin - window + 1)
+        mask = visible(at[begin:end], at[first:end], window)
+        band = F.scaled_dot_product_attention(
+            q[:, :, begin:end], k[:, :, first:end], v[:, :, first:end], attn_mask=mask, scale=scale, enable_gqa=grouped
+        )
+        out.append(band)
+    return torch.cat(out, 2)
+
+
+def attend_all(
+    q: Float[Tensor, "owners rows dim"],
+    k: Float[Tensor, "owners keys dim"],
+    v: Float[Tensor, "owners keys dim_v"],
+    scale: float,
+) -> Float[Tensor, "owners rows dim_v"]:
+    """Every row reads every key of its owner: a decoding step whose cache holds nothing later than itself."""
+    return torch.bmm(torch.bmm(q * scale, k.mT).softmax(-1), v)
+
+
+def attend_dense(
+    q: Float[Tensor, "batch heads tokens dim"],
+    pages: Pages,
+    q_positions: Int[Tensor, "batch tokens"],
+    *,
+    scale: float,
+    window: int | None,
+    heads_alike: bool,
+) -> Float[Tensor, "batch heads tokens dim_v"]:
+    """General attention where each owner has one page. A query with nothing to read gives zero."""
+    batch, heads = q.shape[:2]
+    kv_heads = len(pages.owner) // batch
+    k, v, k_positions = (t.unflatten(0, (batch, kv_heads)) for t in (pages.k, pages.v, pages.positions))
+    if heads_alike:
+        k_positions = k_positions[:, :1]
+    mask = visible(q_positions[:, None], k_positions, window)
+    if mask.shape[1] != 1:
+        mask = mask.repeat_interleave(heads // kv_heads, 1)
+    # a row that reads nothing would be NaN: let it read everything and drop the result
+    blind = ~mask.any(-1, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask | blind, scale=scale, enable_gqa=heads != kv_heads)
+    return torch.where(blind, 0, out)
+
+
+def attend_pages(
+    q: Float[Tensor, "batch heads tokens dim"],
+    pages: Pages,
+    q_positions: Int[Tensor, "batch tokens"],
+    *,
+    scale: float,
+    window: int | None,
+    kv_heads: int,
+) -> tuple[Float[Tensor, "batch heads tokens dim_v"], Float[Tensor, "batch heads tokens"]]:
+    """Attention over any layout of pages, and the log-sum-exp of each row's scores (-inf where it reads nothing)."""
+    batch, heads, tokens, dim = q.shape
+    group, owners = heads // kv_heads, batch * kv_heads
+    rows = q.reshape(owners, group, tokens, dim)[pages.owner]
+    scores = torch.einsum("pgtd,psd->pgts", rows * scale, pages.k)
+    mask = visible(q_positions[pages.owner // kv_heads], pages.positions, window)
+    scores = scores.masked_fill(~mask[:, None], -torch.inf)
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top.clamp(min=torch.finfo(scores.dtype).min)).exp()
+    total, read = weights.sum(-1), torch.einsum("pgts,psd->pgtd", weights, pages.v)
+    # merge an owner's pages relative to its highest score
+    shape = (owners, group, tokens)
+    peak = scores.new_full(shape, -torch.inf).index_reduce(0, pages.owner, top[..., 0], "amax")
+    peak = peak.clamp(min=torch.finfo(scores.dtype).min)
+    share = (top[..., 0] - peak[pages.owner]).exp()
+    total = scores.new_zeros(shape).index_add(0, pages.owner, total * share)
+    out = scores.new_zeros(*shape, pages.v.shape[-1]).index_add(0, pages.owner, read * share[..., None])
+    out = torch.where(total[..., None] > 0, out / total[..., None], 0)
+    lse = peak + total.log()
+    return out.reshape(batch, heads, tokens, -1), lse.reshape(batch, heads, tokens)
+
+
+def scores_of(
+    q: Float[Tensor, "batch heads tokens dim"],
+    pages: Pages,
+    q_positions: Int[Tensor, "batch tokens"],
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> tuple[Float[Tensor, "batch heads tokens keys"], Float[Tensor, "batch heads keys dim_v"]]:
+    """The explicit score matrix (-inf where a key may not be read) over one page an owner, and the values it weighs."""
+    batch, heads = q.shape[:2]
+    kv_heads = len(pages.owner) // batch
+    k, v, at = (
+        t.unflatten(0, (batch, kv_heads)).repeat_interleave(heads // kv_heads, 1)
+        for t in (pages.k, pages.v, pages.positions)
+    )
+    scores = torch.einsum("bhtd,bhsd->bhts", q, k) * scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    return scores.masked_fill(~visible(q_positions[:, None], at, window), -torch.inf), v

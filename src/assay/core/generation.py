@@ -1,0 +1,173 @@
+"""Continuing text: prefill, then one token at a time, under any cache policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.core import expressions
+from assay.core.errors import AssayError
+from assay.core.policy import Compression, Policy
+from assay.core.sampling import choose
+
+if TYPE_CHECKING:
+    from assay.core.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to continue. `stop`: strings that end a text (not part of it); `cache`: a policy with its budget, or `full`."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    stop: str | Sequence[str] = ()
+    seed: int = 0
+    cache: str = "full"
+    add_bos: bool = True
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("temperature", 0, 1e9), ("top_p", 0, 1), ("min_p", 0, 1), ("top_k", 0, 1e9), ("max_tokens", 1, 1e9)):
+            if not low <= getattr(self, name) <= high:
+                raise AssayError(f"{name}={getattr(self, name)} lies outside {low:g}..{high:g}")
+
+
+def compression(cache: str | Policy, budget: str | float | None = None) -> Compression | None:
+    """What `cache` asks for: `snapkv@0.25`, a policy object with its budget, or `full`, which asks for nothing."""
+    if isinstance(cache, Policy):
+        return Compression(cache, 1.0 if budget is None else budget)
+    call = expressions.parse(cache)
+    if call.name == "full":
+        return None
+    if call.budget is None:
+        raise AssayError(f"cache {cache!r} has no budget: write {cache}@0.25, {cache}@512tok or {cache}@4MiB")
+    return Compression(expressions.build(call, "policy"), call.budget)
+
+
+def left_padded(rows: Sequence[Sequence[int]], device: Any = "cpu") -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+    """Token rows of different lengths as one matrix, padding on the left, and which of it is real."""
+    longest = max(map(len, rows), default=0)
+    if not longest:
+        raise AssayError("the prompt is empty: give at least one token")
+    tokens = torch.tensor([[0] * (longest - len(r)) + list(r) for r in rows], device=device)
+    lengths = torch.tensor([len(r) for r in rows], device=device)
+    return tokens, torch.arange(longest, device=device) >= (longest - lengths)[:, None]
+
+
+@torch.no_grad()
+def steps(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -> Iterator[Int[Tensor, "batch"]]:
+    """The next token of every row, step after step, without end."""
+    tokens, valid = left_padded(rows, model.device)
+    longest = int(valid.sum(1).max())
+    if longest + options.max_tokens > model.config.context:
+        raise AssayError(
+            f"{longest} prompt tokens and {options.max_tokens} new ones are more than the model's context of {model.config.context}"
+        )
+    generator = torch.Generator(device=model.device).manual_seed(options.seed)
+    state, held = model.start(len(rows)), compression(options.cache)
+    if held is not None:
+        held.attach(state)
+    logits, _ = model(tokens, state, valid=valid, logits="last")
+    if held is not None:
+        held.finish_prefill()
+    while True:
+        token = choose(
+            logits[:, -1],
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            generator=generator,
+        )
+        yield token
+        logits, _ = model(token[:, None], state, logits="last")
+        if held is not None:
+            held.hold()
+
+
+def generate_ids(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -> list[list[int]]:
+    """New tokens of each row, ended by `max_tokens` or the tokenizer's end token (which is left out)."""
+    made: list[list[int]] = [[] for _ in rows]
+    for row, ids in _grow(model, rows, options):
+        made[row] = ids
+    return [_without_end(model, ids) for ids in made]
+
+
+def _grow(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -> Iterator[tuple[int, list[int]]]:
+    made: list[list[int]] = [[] for _ in rows]
+    for count, token in enumerate(steps(model, rows, options), 1):
+        for row, one in enumerate(token.tolist()):
+            if not _finished(model, made[row], options):
+                made[row].append(one)
+                yield row, made[row]
+        if count == options.max_tokens or all(_finished(model, ids, options) for ids in made):
+            return
+
+
+def _finished(model: Transformer, ids: list[int], options: Options) -> bool:
+    if not ids:
+        return False
+    return ids[-1] in _ends(model) or _stop_at(model, ids, options) is not None
+
+
+def _ends(model: Transformer) -> set[int]:
+    ends = getattr(model.tokenizer, "eos", None)
+    return set() if ends is None else {ends} if isinstance(ends, int) else set(ends)
+
+
+def _stop_at(model: Transformer, ids: list[int], options: Options) -> int | None:
+    """Where in the text the first stop string begins."""
+    stops = [options.stop] if isinstance(options.stop, str) else list(options.stop)
+    if not stops:
+        return None
+    text = model.tokenizer.decode(ids)
+    found = [text.find(s) for s in stops if s in text]
+    return min(found, default=None)
+
+
+def _without_end(model: Transformer, ids: list[int]) -> list[int]:
+    return ids[:-1] if ids and ids[-1] in _ends(model) else ids
+
+
+def generate(model: Transformer, prompts: str | list[str], options: Options) -> str | list[str]:
+    """A continuation for each prompt."""
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    rows = _encode(model, texts, options)
+    made = [_text(model, ids, options) for ids in generate_ids(model, rows, options)]
+    return made[0] if isinstance(prompts, str) else made
+
+
+def stream(model: Transformer, prompt: str, options: Options) -> Iterator[str]:
+    """Pieces of the continuation; joined they are what `generate` gives."""
+    said = ""
+    held_back = max((len(s) for s in ([options.stop] if isinstance(options.stop, str) else options.stop)), default=1) - 1
+    ids: list[int] = []
+    for _, ids in _grow(model, _encode(model, [prompt], options), options):
+        text = _text(model, _without_end(model, ids), options)
+        # the tail may be half a character, or the beginning of a stop string
+        ready = text[: len(text) - held_back].rstrip("\ufffd")
+        if len(ready) > len(said):
+            yield ready[len(said) :]
+            said = ready
+    rest = _text(model, _without_end(model, ids), options)[len(said) :]
+    if rest:
+        yield rest
+
+
+def _encode(model: Transformer, texts: list[str], options: Options) -> list[list[int]]:
+    if model.tokenizer is None:
+        raise AssayError(f"model {model.name!r} has no tokenizer: use generate_ids with token ids")
+    return [model.tokenizer.encode(text, bos=options.add_bos) for text in texts]
+
+
+def _text(model: Transformer, ids: list[int], options: Options) -> str:
+    text = model.tokenizer.decode(ids)
+    at = _stop_at(model, ids, options)
+    return text if at is None else text[:at]

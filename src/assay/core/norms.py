@@ -1,0 +1,45 @@
+"""RMSNorm and LayerNorm with a site for their scale."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.config import NormConfig
+from assay.core.errors import AssayError
+from assay.core.sites import Tap, site, wanted
+
+
+class Norm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, for `layer` of x - mean(x), plus a bias if it has one.
+
+    Site `scale`: what x is divided by, "... 1".
+    """
+
+    sites = ("scale",)
+    tap: Tap | None = None
+
+    def __init__(self, width: int, config: NormConfig) -> None:
+        super().__init__()
+        if config.kind not in ("rms", "layer"):
+            raise AssayError(f"norm {config.kind!r}: choose rms or layer")
+        self.config = config
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if config.bias else None
+
+    def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        if wanted(self, "scale"):
+            return self._explicit(x)
+        if self.config.kind == "layer":
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.config.eps)
+        y = F.rms_norm(x, self.weight.shape, self.weight, self.config.eps)
+        return y if self.bias is None else y + self.bias
+
+    def _explicit(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        if self.config.kind == "layer":
+            x = x - x.mean(-1, keepdim=True)
+        scale = site(self, "scale", (x.square().mean(-1, keepdim=True) + self.config.eps).sqrt())
+        y = x / scale * self.weight
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,146 @@
+"""What a model remembers of the tokens it has seen: one state a layer, and the list of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.core.errors import Refused
+from assay.core.store import Store, distinct_bytes
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a cache policy is shown of one append: the new tokens' queries, keys and values, before and after rotation."""
+
+    q: Float[Tensor, "batch heads tokens dim"]
+    k: Float[Tensor, "batch kv_heads tokens dim"]
+    v: Float[Tensor, "batch kv_heads tokens dim_v"]
+    q_unrotated: Float[Tensor, "batch heads tokens dim"]
+    k_unrotated: Float[Tensor, "batch kv_heads tokens dim"]
+    positions: Int[Tensor, "batch tokens"]
+    valid: Bool[Tensor, "batch tokens"] | None
+    scale: float  # what q @ k is multiplied by before the softmax
+    softcap: float | None = None
+
+
+class State(ABC):
+    """A mixer's memory of a batch of sequences."""
+
+    seen: Int[Tensor, "batch"]  # valid tokens taken in so far, which may be more than what is stored
+    store: Store | None = None  # of mixers that keep something for each token
+    window: int | None = None  # such a mixer looks no further back than this
+    observers: tuple[Callable[[Store, Observed], None], ...] = ()
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]: ...
+
+    @abstractmethod
+    def fork(self) -> State:
+        """An independent copy. Observers stay behind: they belong to the run that set them."""
+
+    @abstractmethod
+    def reorder(self, index: Int[Tensor, "new_batch"]) -> State:
+        """A copy whose sequence b is this one's sequence `index[b]`."""
+
+    @abstractmethod
+    def detach(self) -> State: ...
+
+    @abstractmethod
+    def rollback(self, tokens: int) -> None:
+        """Forget the last `tokens` valid tokens of every sequence, or raise Refused."""
+
+    @property
+    def bytes(self) -> int:
+        return distinct_bytes(self.tensors())
+
+
+class AttentionState(State):
+    """Keys and values of what a softmax layer has seen. With a window, what no later query can reach is dropped."""
+
+    SLACK = 32  # tokens beyond the window that stay, so that a short rollback is possible and trimming is rare
+
+    def __init__(self, batch: int, kv_heads: int, window: int | None = None, device: torch.device | str = "cpu") -> None:
+        self.store: Store = Store(batch, kv_heads)
+        self.window = window
+        self.seen = torch.zeros(batch, dtype=torch.long, device=device)
+        self.lost = -1  # the last position that trimming has dropped
+
+    def advance(self, tokens: int, valid: Bool[Tensor, "batch tokens"] | None) -> None:
+        """Count tokens that were appended and read, then drop what has left the window."""
+        self.seen = self.seen + (tokens if valid is None else valid.sum(1))
+        if self.window is None or max(self.store.counts) <= self.window + 2 * self.SLACK:
+            return
+        flat = self.store.flat()
+        first = self.seen[flat.owner // self.store.kv_heads] - self.window - self.SLACK
+        self.store.keep((flat.positions >= first).nonzero()[:, 0], heads_alike=True)
+        self.lost = max(self.lost, int(self.seen.max()) - self.window - self.SLACK - 1)
+
+    def tensors(self) -> list[Tensor]:
+        return self.store.tensors() if self.store.arrays else []
+
+    def _with(self, store: Store, seen: Tensor) -> AttentionState:
+        copy = AttentionState(store.batch, store.kv_heads, self.window)
+        copy.store, copy.seen, copy.lost = store, seen, self.lost
+        return copy
+
+    def fork(self) -> AttentionState:
+        return self._with(self.store.fork(), self.seen.clone())
+
+    def reorder(self, index: Int[Tensor, "new_batch"]) -> AttentionState:
+        return self._with(self.store.reorder(index), self.seen[index])
+
+    def detach(self) -> AttentionState:
+        return self._with(self.store.detach(), self.seen)
+
+    def rollback(self, tokens: int) -> None:
+        limits = self.seen - tokens
+        if int(limits.min()) < 0:
+            raise Refused(f"cannot roll back {tokens} tokens: only {int(self.seen.min())} were seen")
+        if self.window is not None and self.lost > int(limits.min()) - self.window:
+            raise Refused(f"cannot roll back {tokens} tokens: the window's older keys are no longer held")
+        self.store.roll_back(limits)
+        self.seen = limits
+
+
+class ModelState:
+    """The states of all layers of a model, and how many valid tokens each sequence has seen."""
+
+    def __init__(self, layers: list[State]) -> None:
+        self.layers = layers
+
+    @property
+    def seen(self) -> Int[Tensor, "batch"]:
+        return self.layers[0].seen
+
+    @property
+    def bytes(self) -> int:
+        return distinct_bytes([t for layer in self.layers for t in layer.tensors()])
+
+    def growing(self) -> dict[int, Store]:
+        """Stores of the layers that grow without end (no window): the ones a cache policy may act on."""
+        return {i: s.store for i, s in enumerate(self.layers) if s.store is not None and s.window is None}
+
+    def fork(self) -> ModelState:
+        return ModelState([s.fork() for s in self.layers])
+
+    def reorder(self, index: Int[Tensor, "new_batch"]) -> ModelState:
+        return ModelState([s.reorder(index) for s in self.layers])
+
+    def detach(self) -> ModelState:
+        return ModelState([s.detach() for s in self.layers])
+
+    def rollback(self, tokens: int) -> None:
+        """Forget the last tokens in every layer, or raise Refused and change nothing."""
+        trial = self.fork()
+        for layer in trial.layers:
+            layer.rollback(tokens)
+        for mine, rolled in zip(self.layers, trial.layers, strict=True):
+            observers = mine.observers
+            mine.__dict__.update(rolled.__dict__)
+            mine.observers = observers

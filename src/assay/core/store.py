@@ -1,0 +1,316 @@
+"""Keys and values as flat pages with owners, so that heads may keep different counts and memory is really freed.
+
+An owner is one key-value head of one sequence: `owner = batch_index * kv_heads + head`. While all owners hold about the
+same number of tokens, each owner has a single page as long as its content (a dense layout); once counts differ much,
+pages become small (`page` tokens) and an owner has as many as it needs. Readers see `pages()` and never care which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.core.errors import AssayError
+
+EMPTY = -1  # the position of a slot that holds no token
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What is stored, by page. Slots whose position is -1 are empty. `owner` is sorted."""
+
+    k: Float[Tensor, "pages page dim"]
+    v: Float[Tensor, "pages page dim_v"]
+    positions: Int[Tensor, "pages page"]
+    owner: Int[Tensor, "pages"]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """What is stored, token by token, owner after owner and in the order of arrival."""
+
+    k: Float[Tensor, "stored dim"]
+    v: Float[Tensor, "stored dim_v"]
+    positions: Int[Tensor, "stored"]
+    owner: Int[Tensor, "stored"]
+
+
+def distinct_bytes(tensors: list[Tensor]) -> int:
+    """Bytes of the distinct storages behind `tensors`: views of one storage count once, and whole."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+class Store:
+    """Full-precision keys and values of one layer.
+
+    `kv_heads` key-value heads a sequence. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
+    many tokens at a time. Without gradients tensors are written in place; under gradients every change is functional.
+    """
+
+    def __init__(self, batch: int, kv_heads: int, *, page: int = 64, grain: int = 16) -> None:
+        self.batch, self.kv_heads, self.page, self.grain = batch, kv_heads, page, grain
+        self.counts = [0] * (batch * kv_heads)
+        self.arrays: dict[str, Tensor] = {}  # "k", "v", "positions" and columns, each (pages, page, ...)
+        self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
+        self.heads_alike = True  # no head has lost a token that another kept
+        self._written: slice | tuple[Tensor, Tensor] | None = None  # where the last append went
+
+    @property
+    def owners(self) -> int:
+        return self.batch * self.kv_heads
+
+    @property
+    def dense(self) -> bool:
+        """One page an owner."""
+        return len(self.owner) == self.owners
+
+    @property
+    def even(self) -> bool:
+        """Dense, and every owner holds equally many tokens."""
+        return self.dense and self.counts.count(self.counts[0]) == len(self.counts)
+
+    @property
+    def bytes(self) -> int:
+        return distinct_bytes([*self.arrays.values(), self.owner]) if self.arrays else 0
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.arrays.values(), self.owner]
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        k: Float[Tensor, "batch kv_heads tokens dim"],
+        v: Float[Tensor, "batch kv_heads tokens dim_v"],
+        *,
+        positions: Int[Tensor, "batch tokens"],
+        valid: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> None:
+        """Add tokens after what each owner holds; invalid tokens leave no trace."""
+        batch, heads, tokens, _ = k.shape
+        if (batch, heads) != (self.batch, self.kv_heads):
+            raise AssayError(f"keys of {batch} x {heads} heads appended to a store of {self.batch} x {self.kv_heads}")
+        spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
+        new = {"k": k.flatten(0, 1), "v": v.flatten(0, 1), "positions": spread.reshape(self.owners, tokens)}
+        if valid is None and self.even:
+            self._append_even(new, tokens)
+        else:
+            if valid is None:
+                valid = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
+            self._append_uneven(new, valid.repeat_interleave(heads, 0))
+
+    def _append_even(self, new: dict[str, Tensor], tokens: int) -> None:
+        held = self.counts[0]
+        functional = _needs_grad(new["k"], self.arrays.get("k"))
+        if not self.arrays:
+            self._begin(new)
+        if functional:
+            self.arrays = {name: torch.cat([t[:, :held], self._new(name, new, tokens)], 1) for name, t in self.arrays.items()}
+        else:
+            if held + tokens > self.arrays["k"].shape[1]:
+                self._grow(held + tokens)
+            for name, t in self.arrays.items():
+                t[:, held : held + tokens] = new[name] if name in new else 0
+        self.counts = [held + tokens] * self.owners
+        self._written = slice(held, held + tokens)
+
+    def _append_uneven(self, new: dict[str, Tensor], valid: Bool[Tensor, "owners tokens"]) -> None:
+        added = valid.sum(1)
+        if not self.arrays:
+            self._begin(new)
+        held = torch.tensor(self.counts, device=valid.device)
+        wanted = (held + added).tolist()
+        self._make_room(wanted)
+        place = held[:, None] + valid.cumsum(1) - 1
+        slots = self._slot(torch.arange(self.owners, device=valid.device)[:, None], place)[valid]
+        functional = _needs_grad(new["k"], self.arrays["k"])
+        for name, t in self.arrays.items():
+            if name in new:
+                rows = t.flatten(0, 1)
+                put = rows.index_copy if functional else rows.index_copy_
+                self.arrays[name] = put(0, slots, new[name][valid].to(t.dtype)).view_as(t)
+        self.counts = wanted
+        self._written = (slots, valid)
+
+    def _begin(self, new: dict[str, Tensor]) -> None:
+        self.owner = self.owner.to(new["k"].device)
+        self.arrays = {name: t.new_empty(self.owners, 0, *t.shape[2:]) for name, t in new.items()}
+
+    def _make_room(self, wanted: list[int]) -> None:
+        size = self.arrays["k"].shape[1]
+        if self.dense:
+            if max(wanted) > size:
+                self._grow(max(wanted))
+            return
+        room = [n * size for n in torch.bincount(self.owner, minlength=self.owners).tolist()]
+        if any(w > r for w, r in zip(wanted, room, strict=True)):
+            self._lay_out([max(w, r) for w, r in zip(wanted, room, strict=True)], self.page)
+
+    def _new(self, name: str, new: dict[str, Tensor], tokens: int) -> Tensor:
+        t = self.arrays[name]
+        return new[name] if name in new else t.new_zeros(self.owners, tokens, *t.shape[2:])
+
+    def _grow(self, tokens: int) -> None:
+        size = -(-tokens // self.grain) * self.grain
+        for name, t in self.arrays.items():
+            grown = t.new_full((self.owners, size, *t.shape[2:]), _filler(name))
+            if _needs_grad(t):
+                grown = torch.cat([t, grown[:, t.shape[1] :]], 1)
+            else:
+                grown[:, : t.shape[1]] = t
+            self.arrays[name] = grown
+
+    # -- columns: a policy's own data about each stored token -------------------------------------------------------------
+
+    def write_column(self, name: str, values: Float[Tensor, "batch kv_heads tokens *rest"]) -> None:
+        """Side data for the tokens of the last `append`; what belongs to its invalid tokens is ignored."""
+        values = values.flatten(0, 1)
+        pages, size = self.arrays["k"].shape[:2]
+        if name not in self.arrays:
+            self.arrays[name] = values.new_zeros(pages, size, *values.shape[2:])
+        column = self.arrays[name]
+        if isinstance(self._written, slice):
+            column[:, self._written] = values
+        elif self._written is not None:
+            slots, valid = self._written
+            column.flatten(0, 1)[slots] = values[valid]
+        else:
+            raise AssayError(f"column {name}: write it right after an append")
+
+    def column(self, name: str) -> Float[Tensor, "stored *rest"]:
+        """Side data aligned with `flat()`."""
+        return self.arrays[name].flatten(0, 1)[self.slots()]
+
+    def set_column(self, name: str, values: Float[Tensor, "stored *rest"]) -> None:
+        pages, size = self.arrays["k"].shape[:2]
+        column = values.new_zeros(pages * size, *values.shape[1:])
+        column[self.slots()] = values
+        self.arrays[name] = column.view(pages, size, *values.shape[1:])
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def pages(self) -> Pages:
+        return Pages(self.arrays["k"], self.arrays["v"], self.arrays["positions"], self.owner)
+
+    def slots(self) -> Int[Tensor, "stored"]:
+        """Index of each stored token among all slots, in the order of `flat()`."""
+        return (self.arrays["positions"].flatten() != EMPTY).nonzero()[:, 0]
+
+    def flat(self) -> Flat:
+        slots = self.slots()
+        k, v, positions = (self.arrays[n].flatten(0, 1)[slots] for n in ("k", "v", "positions"))
+        return Flat(k, v, positions, self.owner[slots // self.arrays["k"].shape[1]])
+
+    def padded(self) -> Pages:
+        """The same content with one page an owner, whatever the layout (for readers that want a matrix)."""
+        if self.dense:
+            return self.pages()
+        copy = self.fork()
+        copy._lay_out(copy.counts, max(copy.counts))
+        return copy.pages()
+
+    # -- changing what is held ----------------------------------------------------------------------------------------------
+
+    def keep(self, indices: Int[Tensor, "kept"], *, heads_alike: bool = False) -> None:
+        """Keep only these entries of `flat()`; order and true positions stay. Freed memory is really freed.
+
+        `heads_alike`: the caller knows that all heads of a sequence keep the same positions.
+        """
+        if not self.arrays:
+            return
+        indices = indices.sort().values
+        slots = self.slots()[indices]
+        owner = self.owner[slots // self.arrays["k"].shape[1]]
+        counts = torch.bincount(owner, minlength=self.owners).tolist()
+        self.heads_alike = self.kv_heads == 1 or (heads_alike and self.heads_alike)
+        self._move(slots, counts, self._page_for(counts))
+
+    def _page_for(self, counts: list[int]) -> int:
+        dense = -(-max(max(counts), 1) // self.grain) * self.grain
+        paged = sum(-(-c // self.page) for c in counts) * self.page
+        return dense if dense * self.owners <= 1.25 * paged else self.page
+
+    def _lay_out(self, room: list[int], page: int) -> None:
+        """Pages of this size, with room for so many tokens an owner."""
+        self._move(self.slots(), self.counts, page, room)
+
+    def _move(self, slots: Tensor, counts: list[int], page: int, room: list[int] | None = None) -> None:
+        device = slots.device
+        need = [max(1, -(-c // page)) for c in (room or counts)]
+        self.owner = torch.repeat_interleave(torch.arange(self.owners, device=device), torch.tensor(need, device=device))
+        count = torch.tensor(counts, device=device)
+        rank = torch.arange(len(slots), device=device) - torch.repeat_interleave(count.cumsum(0) - count, count)
+        by_owner = torch.repeat_interleave(torch.arange(self.owners, device=device), count)
+        old, self.counts = self.arrays, list(counts)
+        self.arrays = {}
+        for name, t in old.items():
+            self.arrays[name] = t.new_full((len(self.owner), page, *t.shape[2:]), _filler(name))
+        target = self._slot(by_owner, rank)
+        for name, t in old.items():
+            rows = self.arrays[name].flatten(0, 1)
+            self.arrays[name] = rows.index_copy(0, target, t.flatten(0, 1)[slots]).view_as(self.arrays[name])
+        self._written = None
+
+    def _slot(self, owner: Tensor, place: Tensor) -> Tensor:
+        """The slot of an owner's `place`-th token."""
+        size = self.arrays["k"].shape[1]
+        first = torch.searchsorted(self.owner, torch.arange(self.owners, device=self.owner.device))
+        return (first[owner] + place // size) * size + place % size
+
+    def roll_back(self, limits: Int[Tensor, "batch"]) -> None:
+        """Forget every token of sequence b whose position is `limits[b]` or later."""
+        if not self.arrays:
+            return
+        positions = self.arrays["positions"]
+        gone = positions >= limits.to(positions.dtype)[self.owner // self.kv_heads][:, None]
+        self.arrays["positions"] = positions.masked_fill(gone, EMPTY)
+        held = torch.zeros(self.owners, dtype=torch.long, device=self.owner.device)
+        held.index_add_(0, self.owner, (self.arrays["positions"] != EMPTY).sum(1))
+        self.counts = held.tolist()
+        self._written = None
+
+    def fork(self) -> Store:
+        copy = self._like(self.batch)
+        copy.arrays = {name: t.clone() for name, t in self.arrays.items()}
+        copy.counts, copy.owner = list(self.counts), self.owner
+        return copy
+
+    def detach(self) -> Store:
+        copy = self._like(self.batch)
+        copy.arrays = {name: t.detach() for name, t in self.arrays.items()}
+        copy.counts, copy.owner = list(self.counts), self.owner
+        return copy
+
+    def reorder(self, index: Int[Tensor, "new_batch"]) -> Store:
+        """A store whose sequence b is this one's sequence `index[b]` (beams; repeats are copied)."""
+        copy = self._like(len(index))
+        owners = (index[:, None] * self.kv_heads + torch.arange(self.kv_heads, device=index.device)).flatten()
+        copy.counts = [self.counts[i] for i in owners.tolist()]
+        if not self.arrays:
+            return copy
+        picked = [(self.owner == o).nonzero()[:, 0] for o in owners.tolist()]
+        copy.owner = torch.repeat_interleave(
+            torch.arange(len(owners), device=index.device), torch.tensor([len(p) for p in picked], device=index.device)
+        )
+        copy.arrays = {name: t[torch.cat(picked)] for name, t in self.arrays.items()}
+        return copy
+
+    def _like(self, batch: int) -> Store:
+        copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain)
+        copy.heads_alike = self.heads_alike
+        return copy
+
+
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _filler(name: str) -> int:
+    return EMPTY if name == "positions" else 0
+
+
+__all__ = ["EMPTY", "Flat", "Pages", "Store", "distinct_bytes"]

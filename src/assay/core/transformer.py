@@ -1,0 +1,129 @@
+"""The one trunk: embeddings, blocks, a final norm, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from assay.core import generation
+from assay.core.block import Block
+from assay.core.config import TransformerConfig
+from assay.core.errors import AssayError
+from assay.core.linear import Embedding, Linear, product
+from assay.core.norms import Norm
+from assay.core.sites import Listener, Tap, site
+from assay.core.state import ModelState
+
+if TYPE_CHECKING:
+    from assay.core.policy import Policy
+
+
+class Transformer(nn.Module):
+    """Tokens in, logits out. Loaded checkpoints and models trained here are the same class.
+
+    `tokenizer` (anything with encode and decode) and `name` are attached by whoever made the model.
+    """
+
+    sites = ("embed", "final_norm", "logits")
+    tap: Tap | None = None
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.name = "unnamed"
+        self.tokenizer: Any = None
+        self.listeners: list[dict[str, Listener]] = []
+        self.embed = Embedding(config.vocab_size, config.width)
+        self.positions = Embedding(config.learned_positions, config.width) if config.learned_positions else None
+        self.blocks = nn.ModuleList(Block(config.width, b, config.norm) for b in config.blocks)
+        self.final_norm = Norm(config.width, config.norm) if config.final_norm else nn.Identity()
+        self.unembed = None if config.tied else Linear(config.width, config.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def start(self, batch: int = 1) -> ModelState:
+        """The state of `batch` sequences that have seen nothing."""
+        return ModelState([block.mixer.start(batch) for block in self.blocks])
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        state: ModelState | None = None,
+        *,
+        valid: Bool[Tensor, "batch tokens"] | None = None,
+        logits: Literal["all", "last", "none"] = "all",
+    ) -> tuple[Float[Tensor, "batch tokens vocab"] | None, ModelState | None]:
+        """Logits of the new tokens (of the last one only, or none), and the state, moved on. Without a state the sequence ends here.
+
+        `valid` marks real tokens; padding stands on the left or anywhere and leaves no trace. `last` means the last column.
+        Raises AssayError for an empty input, tokens outside the vocabulary or positions past the model's context.
+        """
+        if tokens.ndim != 2 or tokens.shape[1] == 0:
+            raise AssayError(f"tokens must be (batch, tokens) with at least one token, not {tuple(tokens.shape)}")
+        if valid is not None and bool(valid.all()):
+            valid = None
+        positions = self._positions(tokens, state, valid)
+        x = self._embed(tokens, positions)
+        for i, block in enumerate(self.blocks):
+            x, _ = block(x, None if state is None else state.layers[i], positions=positions, valid=valid)
+        if logits == "none":
+            return None, state
+        x = site(self, "final_norm", self.final_norm(x[:, -1:] if logits == "last" else x))
+        return self._logits(x), state
+
+    def _positions(self, tokens: Tensor, state: ModelState | None, valid: Tensor | None) -> Int[Tensor, "batch tokens"]:
+        batch, length = tokens.shape
+        seen = torch.zeros(batch, dtype=torch.long, device=tokens.device) if state is None else state.seen
+        if len(seen) != batch:
+            raise AssayError(f"a batch of {batch} sequences was given a state of {len(seen)}")
+        if valid is None:
+            return seen[:, None] + torch.arange(length, device=tokens.device)
+        return (seen[:, None] + valid.cumsum(1) - 1).clamp(min=0)
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Float[Tensor, "batch tokens width"]:
+        try:
+            x = self.embed(tokens)
+            if self.config.embed_scale != 1:
+                x = x * self.config.embed_scale
+            if self.positions is not None:
+                x = x + self.positions(positions)
+        except IndexError:
+            raise AssayError(self._out_of_range(tokens, positions)) from None
+        return site(self, "embed", x)
+
+    def _out_of_range(self, tokens: Tensor, positions: Tensor) -> str:
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self.config.vocab_size:
+            return f"token ids must lie in 0..{self.config.vocab_size - 1}; got {int(tokens.min())}..{int(tokens.max())}"
+        return f"the model has {self.config.learned_positions} positions; the text reaches {int(positions.max()) + 1}"
+
+    def _logits(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens vocab"]:
+        y = product(x, self.embed.weight) if self.unembed is None else self.unembed(x)
+        cap = self.config.logit_softcap
+        return site(self, "logits", y if cap is None else cap * (y / cap).tanh())
+
+    def sited(self) -> dict[str, nn.Module]:
+        """Modules that have sites, by the prefix of their sites' names, in the order of the forward pass."""
+        found: dict[str, nn.Module] = {"": self}
+        for i, block in enumerate(self.blocks):
+            found |= {f"blocks.{i}.{prefix}": module for prefix, module in block.sited().items()}
+        if isinstance(self.final_norm, Norm):
+            found["final_norm."] = self.final_norm
+        return found
+
+    def site_names(self) -> list[str]:
+        """Names of all sites of this model."""
+        return [prefix + name for prefix, module in self.sited().items() for name in module.sites]
+
+    def generate(self, prompts: str | list[str], **options: Any) -> str | list[str]:
+        """Text that continues each prompt. Options: see `assay.core.generation.Options`; `cache="snapkv@0.25"` bounds the cache."""
+        return generation.generate(self, prompts, generation.Options(**options))
+
+    def stream(self, prompt: str, **options: Any) -> Iterator[str]:
+        """The continuation of one prompt, piece by piece as it is made."""
+        return generation.stream(self, prompt, generation.Options(**options))

@@ -1,0 +1,169 @@
+"""Softmax attention: multi-head, grouped or multi-query, whole or in a sliding window.
+
+out_t = W_o [ softmax_s(q_t . k_s * scale) v_s ]_heads over the keys s <= t, for a window t - s < window.
+x: "batch tokens width"; q: "batch heads tokens dim"; k, v: "batch kv_heads tokens dim".
+
+seam: mixer
+row: -
+source: Vaswani et al. 2017 (arXiv:1706.03762); grouped heads: Ainslie et al. 2023 (arXiv:2305.13245)
+object: SoftmaxAttention
+aliases: attention, mha, gqa, mqa
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.core import attention, registry
+from assay.core.config import NormConfig, Spec
+from assay.core.errors import AssayError
+from assay.core.linear import Linear
+from assay.core.mixer import Cost, Mixer
+from assay.core.norms import Norm
+from assay.core.sites import site, wanted
+from assay.core.state import AttentionState, Observed
+from assay.core.store import Store
+
+
+class SoftmaxAttention(Mixer):
+    """`scale` defaults to head_dim^-1/2. `softcap` c bounds scores as c tanh(s / c). `qk_norm`: a norm on each head's q and k.
+
+    `position` is a position part (`{"part": "rope", "options": {...}}`) or None.
+    """
+
+    sites = ("q_unrotated", "k_unrotated", "q", "k", "v", "scores", "pattern", "z")
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        window: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        qk_norm: dict[str, Any] | None = None,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        position: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim or width // heads
+        if heads % self.kv_heads:
+            raise AssayError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
+        self.window, self.softcap = window, softcap
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.q = Linear(width, heads * self.head_dim, bias=bias)
+        self.k = Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.v = Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.out = Linear(heads * self.head_dim, width, bias=bias if out_bias is None else out_bias)
+        self.q_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
+        self.k_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
+        spec = Spec(**position) if position else None
+        self.position = registry.get(spec.part, "position")(self.head_dim, **spec.options) if spec else None
+
+    def start(self, batch: int) -> AttentionState:
+        return AttentionState(batch, self.kv_heads, self.window, device=self.q.weight.device)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        state: AttentionState | None = None,
+        *,
+        positions: Int[Tensor, "batch tokens"],
+        valid: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> tuple[Float[Tensor, "batch tokens width"], AttentionState | None]:
+        seen = self._project(x, positions, valid)
+        if state is None:
+            z = self._read_alone(seen)
+        else:
+            first = not any(state.store.counts)
+            state.store.append(seen.k, seen.v, positions=positions, valid=valid)
+            for observer in state.observers:
+                observer(state.store, seen)
+            z = self._read_alone(seen) if first and self._plain(seen) else self._read_store(seen, state.store)
+            state.advance(x.shape[1], valid)
+        z = site(self, "z", z)
+        y = self.out(z.transpose(1, 2).flatten(2))
+        return (y if valid is None else torch.where(valid[..., None], y, 0)), state
+
+    def _project(self, x: Tensor, positions: Tensor, valid: Tensor | None) -> Observed:
+        if valid is not None:
+            x = torch.where(valid[..., None], x, 0)
+        q, k, v = (
+            linear(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v)
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_before, k_before = site(self, "q_unrotated", q), site(self, "k_unrotated", k)
+        q, k = (q_before, k_before) if self.position is None else self.position.rotate(q_before, k_before, positions)
+        q, k, v = site(self, "q", q), site(self, "k", k), site(self, "v", v)
+        return Observed(q, k, v, q_before, k_before, positions, valid, self.scale, self.softcap)
+
+    def _read_alone(self, seen: Observed) -> Float[Tensor, "batch heads tokens dim"]:
+        """The new tokens are the whole sequence."""
+        if self._plain(seen):
+            return attention.attend_causal(seen.q, seen.k, seen.v, self.scale, self.window)
+        store = Store(*seen.k.shape[:2])
+        store.append(seen.k, seen.v, positions=seen.positions, valid=seen.valid)
+        return self._read_store(seen, store)
+
+    def _read_store(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads tokens dim"]:
+        tokens = seen.q.shape[2]
+        if self._explicit():
+            return self._read_explicit(seen, store)
+        if store.even and tokens == 1 and (self.window is None or store.heads_alike):
+            return self._read_all(seen, store)
+        if store.dense:
+            return attention.attend_dense(
+                seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, heads_alike=store.heads_alike
+            )
+        return attention.attend_pages(
+            seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, kv_heads=self.kv_heads
+        )[0]
+
+    def _read_all(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads 1 dim"]:
+        """One new token a sequence reads all that is held (the last `window` of it): no mask is needed."""
+        pages, held = store.pages(), store.counts[0]
+        first = 0 if self.window is None else max(0, held - self.window)
+        rows = seen.q.reshape(store.owners, -1, self.head_dim)
+        read = attention.attend_all(rows, pages.k[:, first:held], pages.v[:, first:held], self.scale)
+        return read.view(seen.q.shape[0], self.heads, 1, -1)
+
+    def _read_explicit(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads tokens dim"]:
+        scores, v = attention.scores_of(
+            seen.q, store.padded(), seen.positions, scale=self.scale, window=self.window, softcap=self.softcap
+        )
+        scores = self._biased(seen, store, scores)
+        scores = site(self, "scores", scores)
+        pattern = site(self, "pattern", scores.softmax(-1).nan_to_num(0.0))
+        return pattern @ v
+
+    def _biased(self, seen: Observed, store: Store, scores: Tensor) -> Tensor:
+        if self.position is None:
+            return scores
+        at = store.padded().positions.unflatten(0, (-1, self.kv_heads)).repeat_interleave(self.heads // self.kv_heads, 1)
+        bias = self.position.bias(seen.positions, at)
+        return scores if bias is None else scores + bias
+
+    def _plain(self, seen: Observed) -> bool:
+        return seen.valid is None and not self._explicit()
+
+    def _explicit(self) -> bool:
+        """Fused attention has no score matrix to cap, to add a bias to, or to listen to."""
+        biased = self.position is not None and self.position.biased
+        return self.softcap is not None or biased or wanted(self, "scores", "pattern")
+
+    def cost(self, tokens: int) -> Cost:
+        parameters = sum(p.numel() for p in self.parameters())
+        matrices = sum(m.weight.numel() for m in (self.q, self.k, self.v, self.out))
+        reach = self.window or tokens
+        pairs = sum(min(t + 1, reach) for t in range(tokens))
+        held = min(tokens, reach)
+        state_bytes = 2 * held * self.kv_heads * self.head_dim * self.k.weight.element_size()
+        return Cost(parameters, 2 * tokens * matrices + 4 * pairs * self.heads * self.head_dim, state_bytes)

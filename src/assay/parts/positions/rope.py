@@ -1,0 +1,127 @@
+"""Rotary positions: each pair of coordinates turns by an angle that grows with the token's position.
+
+(x1, x2) at position p -> (x1 cos a - x2 sin a, x2 cos a + x1 sin a), a = p * theta^(-2i/dim), pairs (i, i + dim/2), or
+neighbours if `interleaved`. The usual scalings: linear, dynamic, llama3, yarn.
+
+seam: position
+row: -
+source: Su et al. 2021, RoFormer (arXiv:2104.09864); YaRN: Peng et al. 2023 (arXiv:2309.00071); Llama 3.1's rule from its published config
+object: Rope
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from assay.core.errors import AssayError
+from assay.core.mixer import Position
+
+
+class Rope(Position):
+    """`fraction` of each head's coordinates rotate. `scaling`: None or a dict with `kind` and that kind's numbers:
+
+    linear: factor · dynamic: factor, original · llama3: factor, low, high, original · yarn: factor, original, [beta_fast,
+    beta_slow, attention_factor]; `original` is the context length the model was trained at.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        theta: float = 10_000.0,
+        scaling: dict[str, Any] | None = None,
+        fraction: float = 1.0,
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__()
+        self.theta, self.scaling, self.interleaved = theta, scaling, interleaved
+        self.dim = int(head_dim * fraction)
+        if self.dim % 2:
+            raise AssayError(f"rope turns pairs: {self.dim} rotating coordinates of {head_dim} is odd")
+        frequencies, self.gain = scaled(self.dim, theta, scaling)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self._last: tuple[Tensor, torch.dtype, Tensor, Tensor] | None = None
+
+    def rotate(
+        self,
+        q: Float[Tensor, "batch heads tokens dim"],
+        k: Float[Tensor, "batch kv_heads tokens dim"],
+        positions: Int[Tensor, "batch tokens"],
+    ) -> tuple[Float[Tensor, "batch heads tokens dim"], Float[Tensor, "batch kv_heads tokens dim"]]:
+        cos, sin = self._turns(positions, q.dtype)
+        both = torch.cat([q, k], 1)
+        turned = self._turn(both[..., : self.dim], cos, sin)
+        if self.dim < both.shape[-1]:
+            turned = torch.cat([turned, both[..., self.dim :]], -1)
+        return turned[:, : q.shape[1]], turned[:, q.shape[1] :]
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self.interleaved:
+            swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else:
+            swapped = x.roll(self.dim // 2, -1)
+        return torch.addcmul(x * cos, swapped, sin)
+
+    def _turns(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        # every layer of one forward pass asks for the same positions: remember the last answer
+        if self._last is None or self._last[0] is not positions or self._last[1] != dtype:
+            angle = positions[:, None, :, None].to(self.frequencies.dtype) * self._frequencies(positions)
+            cos, sin = angle.cos() * self.gain, angle.sin() * self.gain
+            if self.interleaved:
+                cos, sin = cos.repeat_interleave(2, -1), torch.stack([-sin, sin], -1).flatten(-2)
+            else:
+                cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+            self._last = (positions, dtype, cos.to(dtype), sin.to(dtype))
+        return self._last[2], self._last[3]
+
+    def _frequencies(self, positions: Tensor) -> Tensor:
+        if not self.scaling or self.scaling["kind"] != "dynamic":
+            return self.frequencies
+        longest = max(int(positions.max()) + 1, self.scaling["original"])
+        factor, original = self.scaling["factor"], self.scaling["original"]
+        stretch = (factor * longest / original - (factor - 1)) ** (self.dim / (self.dim - 2))
+        return plain(self.dim, self.theta * stretch).to(positions.device)
+
+
+def plain(dim: int, theta: float) -> Float[Tensor, "pairs"]:
+    return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+
+def scaled(dim: int, theta: float, scaling: dict[str, Any] | None) -> tuple[Float[Tensor, "pairs"], float]:
+    """Angles per token for each pair, and what cos and sin are multiplied by."""
+    base = plain(dim, theta)
+    if not scaling or scaling["kind"] == "dynamic":
+        return base, 1.0
+    if scaling["kind"] == "linear":
+        return base / scaling["factor"], 1.0
+    if scaling["kind"] == "llama3":
+        return _llama3(base, scaling), 1.0
+    if scaling["kind"] == "yarn":
+        return _yarn(base, dim, theta, scaling)
+    raise AssayError(f"rope scaling {scaling['kind']!r}: choose linear, dynamic, llama3 or yarn")
+
+
+def _llama3(base: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Long waves are slowed by `factor`, short ones are left, between them a linear blend."""
+    turns = scaling["original"] * base / (2 * math.pi)
+    blend = ((turns - scaling["low"]) / (scaling["high"] - scaling["low"])).clamp(0, 1)
+    return base * (blend + (1 - blend) / scaling["factor"])
+
+
+def _yarn(base: Tensor, dim: int, theta: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:
+    factor, original = scaling["factor"], scaling["original"]
+
+    def pair_with(turns: float) -> float:
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_with(scaling.get("beta_fast") or 32)), 0)
+    high = min(math.ceil(pair_with(scaling.get("beta_slow") or 1)), dim - 1)
+    ramp = ((torch.arange(dim // 2) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    gain = scaling.get("attention_factor")
+    gain = (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0) if gain is None else gain
+    return base * (1 - ramp) + base / factor * ramp, gain
