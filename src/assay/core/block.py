@@ -60,7 +60,12 @@ class Block(nn.Module):
     def sited(self) -> dict[str, nn.Module]:
         """Modules with sites by the prefix of their names within the block."""
         found: dict[str, nn.Module] = {"": self, "attn.": self.mixer, "mlp.": self.channel}
-        norms = {"norm1.": self.norm1, "norm1_post.": self.norm1_post, "norm2.": self.norm2, "norm2_post.": self.norm2_post}
+        norms = {
+            "norm1.": self.norm1,
+            "norm1_post.": self.norm1_post,
+            "norm2.": self.norm2,
+            "norm2_post.": self.norm2_post,
+        }
         return found | {prefix: norm for prefix, norm in norms.items() if isinstance(norm, Norm)}
 
 

@@ -34,7 +34,9 @@ class Budget:
         except ValueError:
             amount = 0.0
         if found is None or amount <= 0:
-            raise AssayError(f"budget {text!r}: write a ratio in (0, 1] such as 0.25, tokens such as 512tok, or bytes such as 4MiB")
+            raise AssayError(
+                f"budget {text!r}: write a ratio in (0, 1] such as 0.25, tokens such as 512tok, or bytes such as 4MiB"
+            )
         unit = (found[2] or "").lower()
         if not unit and amount > 1:
             raise AssayError(f"budget {text!r}: a ratio lies in (0, 1]; for tokens write {text}tok")

@@ -34,7 +34,13 @@ class Options:
     add_bos: bool = True
 
     def __post_init__(self) -> None:
-        for name, low, high in (("temperature", 0, 1e9), ("top_p", 0, 1), ("min_p", 0, 1), ("top_k", 0, 1e9), ("max_tokens", 1, 1e9)):
+        for name, low, high in (
+            ("temperature", 0, 1e9),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("top_k", 0, 1e9),
+            ("max_tokens", 1, 1e9),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise AssayError(f"{name}={getattr(self, name)} lies outside {low:g}..{high:g}")
 
@@ -51,7 +57,9 @@ def compression(cache: str | Policy, budget: str | float | None = None) -> Compr
     return Compression(expressions.build(call, "policy"), call.budget)
 
 
-def left_padded(rows: Sequence[Sequence[int]], device: Any = "cpu") -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+def left_padded(
+    rows: Sequence[Sequence[int]], device: Any = "cpu"
+) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
     """Token rows of different lengths as one matrix, padding on the left, and which of it is real."""
     longest = max(map(len, rows), default=0)
     if not longest:
@@ -147,7 +155,9 @@ def generate(model: Transformer, prompts: str | list[str], options: Options) -> 
 def stream(model: Transformer, prompt: str, options: Options) -> Iterator[str]:
     """Pieces of the continuation; joined they are what `generate` gives."""
     said = ""
-    held_back = max((len(s) for s in ([options.stop] if isinstance(options.stop, str) else options.stop)), default=1) - 1
+    held_back = (
+        max((len(s) for s in ([options.stop] if isinstance(options.stop, str) else options.stop)), default=1) - 1
+    )
     ids: list[int] = []
     for _, ids in _grow(model, _encode(model, [prompt], options), options):
         text = _text(model, _without_end(model, ids), options)

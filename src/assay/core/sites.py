@@ -151,7 +151,9 @@ def edit(model: Transformer, edits: dict[str, Callable[[Tensor], Tensor]]) -> It
         yield
     for pattern in edits:
         if not set(matching(model, pattern)) & fired:
-            raise AssayError(f"the edit of {pattern!r} never fired in this run; sites that cannot fire together? {sorted(fired)[:3]}")
+            raise AssayError(
+                f"the edit of {pattern!r} never fired in this run; sites that cannot fire together? {sorted(fired)[:3]}"
+            )
 
 
 @contextmanager

@@ -65,7 +65,9 @@ class AttentionState(State):
 
     SLACK = 32  # tokens beyond the window that stay, so that a short rollback is possible and trimming is rare
 
-    def __init__(self, batch: int, kv_heads: int, window: int | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, batch: int, kv_heads: int, window: int | None = None, device: torch.device | str = "cpu"
+    ) -> None:
         self.store: Store = Store(batch, kv_heads)
         self.window = window
         self.seen = torch.zeros(batch, dtype=torch.long, device=device)

@@ -109,7 +109,9 @@ class Store:
         if not self.arrays:
             self._begin(new)
         if functional:
-            self.arrays = {name: torch.cat([t[:, :held], self._new(name, new, tokens)], 1) for name, t in self.arrays.items()}
+            self.arrays = {
+                name: torch.cat([t[:, :held], self._new(name, new, tokens)], 1) for name, t in self.arrays.items()
+            }
         else:
             if held + tokens > self.arrays["k"].shape[1]:
                 self._grow(held + tokens)
@@ -241,7 +243,9 @@ class Store:
     def _move(self, slots: Tensor, counts: list[int], page: int, room: list[int] | None = None) -> None:
         device = slots.device
         need = [max(1, -(-c // page)) for c in (room or counts)]
-        self.owner = torch.repeat_interleave(torch.arange(self.owners, device=device), torch.tensor(need, device=device))
+        self.owner = torch.repeat_interleave(
+            torch.arange(self.owners, device=device), torch.tensor(need, device=device)
+        )
         count = torch.tensor(counts, device=device)
         rank = torch.arange(len(slots), device=device) - torch.repeat_interleave(count.cumsum(0) - count, count)
         by_owner = torch.repeat_interleave(torch.arange(self.owners, device=device), count)

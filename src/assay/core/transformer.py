@@ -19,7 +19,7 @@ from assay.core.sites import Listener, Tap, site
 from assay.core.state import ModelState
 
 if TYPE_CHECKING:
-    from assay.core.policy import Policy
+    pass
 
 
 class Transformer(nn.Module):
@@ -99,7 +99,9 @@ class Transformer(nn.Module):
 
     def _out_of_range(self, tokens: Tensor, positions: Tensor) -> str:
         if int(tokens.min()) < 0 or int(tokens.max()) >= self.config.vocab_size:
-            return f"token ids must lie in 0..{self.config.vocab_size - 1}; got {int(tokens.min())}..{int(tokens.max())}"
+            return (
+                f"token ids must lie in 0..{self.config.vocab_size - 1}; got {int(tokens.min())}..{int(tokens.max())}"
+            )
         return f"the model has {self.config.learned_positions} positions; the text reaches {int(positions.max()) + 1}"
 
     def _logits(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens vocab"]:

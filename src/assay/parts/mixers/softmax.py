@@ -95,9 +95,7 @@ class SoftmaxAttention(Mixer):
     def _project(self, x: Tensor, positions: Tensor, valid: Tensor | None) -> Observed:
         if valid is not None:
             x = torch.where(valid[..., None], x, 0)
-        q, k, v = (
-            linear(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v)
-        )
+        q, k, v = (linear(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q_before, k_before = site(self, "q_unrotated", q), site(self, "k_unrotated", k)
@@ -121,7 +119,12 @@ class SoftmaxAttention(Mixer):
             return self._read_all(seen, store)
         if store.dense:
             return attention.attend_dense(
-                seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, heads_alike=store.heads_alike
+                seen.q,
+                store.pages(),
+                seen.positions,
+                scale=self.scale,
+                window=self.window,
+                heads_alike=store.heads_alike,
             )
         return attention.attend_pages(
             seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, kv_heads=self.kv_heads
@@ -147,7 +150,9 @@ class SoftmaxAttention(Mixer):
     def _biased(self, seen: Observed, store: Store, scores: Tensor) -> Tensor:
         if self.position is None:
             return scores
-        at = store.padded().positions.unflatten(0, (-1, self.kv_heads)).repeat_interleave(self.heads // self.kv_heads, 1)
+        at = (
+            store.padded().positions.unflatten(0, (-1, self.kv_heads)).repeat_interleave(self.heads // self.kv_heads, 1)
+        )
         bias = self.position.bias(seen.positions, at)
         return scores if bias is None else scores + bias
 
