@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -93,19 +95,18 @@ def attend_pages(
     scores = torch.einsum("pgtd,psd->pgts", rows * scale, pages.k)
     mask = visible(q_positions[pages.owner // kv_heads], pages.positions, window)
     scores = scores.masked_fill(~mask[:, None], -torch.inf)
-    top = scores.amax(-1, keepdim=True)
-    weights = (scores - top.clamp(min=torch.finfo(scores.dtype).min)).exp()
-    total, read = weights.sum(-1), torch.einsum("pgts,psd->pgtd", weights, pages.v)
-    # merge an owner's pages relative to its highest score
+    # an owner's pages are merged relative to its highest score, which cancels and so needs no gradient
     shape = (owners, group, tokens)
-    peak = scores.new_full(shape, -torch.inf).index_reduce(0, pages.owner, top[..., 0], "amax")
-    peak = peak.clamp(min=torch.finfo(scores.dtype).min)
-    share = (top[..., 0] - peak[pages.owner]).exp()
-    total = scores.new_zeros(shape).index_add(0, pages.owner, total * share)
-    out = scores.new_zeros(*shape, pages.v.shape[-1]).index_add(0, pages.owner, read * share[..., None])
-    out = torch.where(total[..., None] > 0, out / total[..., None], 0)
-    lse = peak + total.log()
-    return out.reshape(batch, heads, tokens, -1), lse.reshape(batch, heads, tokens)
+    peak = scores.new_full(shape, torch.finfo(scores.dtype).min)
+    peak = peak.index_reduce(0, pages.owner, scores.detach().amax(-1), "amax")
+    weights = (scores - peak[pages.owner][..., None]).exp()
+    read = torch.einsum("pgts,psd->pgtd", weights, pages.v)
+    total = scores.new_zeros(shape).index_add(0, pages.owner, weights.sum(-1))
+    out = scores.new_zeros(*shape, pages.v.shape[-1]).index_add(0, pages.owner, read)
+    blind = total == 0
+    total = total.masked_fill(blind, 1)
+    lse = (peak + total.log()).masked_fill(blind, -torch.inf)
+    return (out / total[..., None]).reshape(batch, heads, tokens, -1), lse.reshape(batch, heads, tokens)
 
 
 def scores_of(
@@ -116,8 +117,12 @@ def scores_of(
     scale: float,
     window: int | None,
     softcap: float | None,
+    bias: Callable[[Tensor, Tensor], Tensor | None] | None = None,
 ) -> tuple[Float[Tensor, "batch heads tokens keys"], Float[Tensor, "batch heads keys dim_v"]]:
-    """The explicit score matrix (-inf where a key may not be read) over one page an owner, and the values it weighs."""
+    """The explicit score matrix (-inf where a key may not be read) over one page an owner, and the values it weighs.
+
+    `bias(q_positions, k_positions)` is added to the scores, if it gives anything.
+    """
     batch, heads = q.shape[:2]
     kv_heads = len(pages.owner) // batch
     k, v, at = (
@@ -127,4 +132,12 @@ def scores_of(
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) * scale
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
+    added = None if bias is None else bias(q_positions, at)
+    scores = scores if added is None else scores + added
     return scores.masked_fill(~visible(q_positions[:, None], at, window), -torch.inf), v
+
+
+def softmax_or_zero(scores: Float[Tensor, "*rest keys"]) -> Float[Tensor, "*rest keys"]:
+    """Softmax over keys; a row that may read nothing is zero (and its gradient too) instead of NaN."""
+    blind = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.where(blind, 0, scores.masked_fill(blind, 0).softmax(-1))

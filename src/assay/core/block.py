@@ -28,6 +28,8 @@ class Block(nn.Module):
         if config.norms not in ("pre", "post", "sandwich"):
             raise AssayError(f"norms {config.norms!r}: choose pre, post or sandwich")
         self.config = config
+        if config.parallel:
+            self.sites = tuple(name for name in Block.sites if name != "resid_mid")
         before, after = config.norms != "post", config.norms != "pre"
         self.mixer: Mixer = _part(config.mixer, "mixer", width)
         self.channel: Channel = _part(config.channel, "channel", width)

@@ -52,6 +52,13 @@ class TransformerConfig:
     logit_softcap: float | None = None
     causal: bool = True
 
+    def __post_init__(self) -> None:
+        for name, least in (("vocab_size", 1), ("width", 1), ("context", 1), ("learned_positions", 0)):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
+                raise AssayError(f"{name}={getattr(self, name)!r}: give a whole number from {least} on")
+        if not self.blocks:
+            raise AssayError("blocks is empty: a Transformer has at least one block")
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 

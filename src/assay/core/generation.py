@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +44,20 @@ class Options:
         ):
             if not low <= getattr(self, name) <= high:
                 raise AssayError(f"{name}={getattr(self, name)} lies outside {low:g}..{high:g}")
+        if not all(self.stops):
+            raise AssayError("a stop string is empty: leave it out")
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+
+def options(**given: Any) -> Options:
+    """Raises AssayError for an option that does not exist."""
+    known = [f.name for f in fields(Options)]
+    if unknown := given.keys() - set(known):
+        raise AssayError(f"generation has no option {', '.join(sorted(unknown))}; it takes {', '.join(known)}")
+    return Options(**given)
 
 
 def compression(cache: str | Policy, budget: str | float | None = None) -> Compression | None:
@@ -109,19 +124,19 @@ def generate_ids(model: Transformer, rows: Sequence[Sequence[int]], options: Opt
 
 
 def _grow(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -> Iterator[tuple[int, list[int]]]:
+    """Each row that goes on, with what it has so far, after every token that it gets."""
     made: list[list[int]] = [[] for _ in rows]
-    for count, token in enumerate(steps(model, rows, options), 1):
-        for row, one in enumerate(token.tolist()):
-            if not _finished(model, made[row], options):
-                made[row].append(one)
-                yield row, made[row]
-        if count == options.max_tokens or all(_finished(model, ids, options) for ids in made):
+    going = list(range(len(rows)))
+    for token in islice(steps(model, rows, options), options.max_tokens):
+        for row in going:
+            made[row].append(int(token[row]))
+            yield row, made[row]
+        going = [row for row in going if not _finished(model, made[row], options)]
+        if not going:
             return
 
 
 def _finished(model: Transformer, ids: list[int], options: Options) -> bool:
-    if not ids:
-        return False
     return ids[-1] in _ends(model) or _stop_at(model, ids, options) is not None
 
 
@@ -132,11 +147,12 @@ def _ends(model: Transformer) -> set[int]:
 
 def _stop_at(model: Transformer, ids: list[int], options: Options) -> int | None:
     """Where in the text the first stop string begins."""
-    stops = [options.stop] if isinstance(options.stop, str) else list(options.stop)
-    if not stops:
+    if not options.stops:
         return None
+    if model.tokenizer is None:
+        raise AssayError(f"stop strings need a tokenizer, which model {model.name!r} has not")
     text = model.tokenizer.decode(ids)
-    found = [text.find(s) for s in stops if s in text]
+    found = [text.find(s) for s in options.stops if s in text]
     return min(found, default=None)
 
 
@@ -155,9 +171,7 @@ def generate(model: Transformer, prompts: str | list[str], options: Options) -> 
 def stream(model: Transformer, prompt: str, options: Options) -> Iterator[str]:
     """Pieces of the continuation; joined they are what `generate` gives."""
     said = ""
-    held_back = (
-        max((len(s) for s in ([options.stop] if isinstance(options.stop, str) else options.stop)), default=1) - 1
-    )
+    held_back = max(map(len, options.stops), default=1) - 1
     ids: list[int] = []
     for _, ids in _grow(model, _encode(model, [prompt], options), options):
         text = _text(model, _without_end(model, ids), options)

@@ -32,10 +32,12 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         if wanted(self, "scale"):
             return self._explicit(x)
+        # torch's kernels want weights of x's dtype; weights may be stored in fewer bits
+        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
         if self.config.kind == "layer":
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.config.eps)
-        y = F.rms_norm(x, self.weight.shape, self.weight, self.config.eps)
-        return y if self.bias is None else y + self.bias
+            return F.layer_norm(x, weight.shape, weight, bias, self.config.eps)
+        y = F.rms_norm(x, weight.shape, weight, self.config.eps)
+        return y if bias is None else y + bias
 
     def _explicit(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         if self.config.kind == "layer":

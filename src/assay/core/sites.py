@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -73,8 +72,11 @@ ALIASES = {
 
 def canonical(name: str) -> str:
     """Our name for a site that may be written as TransformerLens does."""
-    block, rest = re.fullmatch(r"(blocks\.[^.]+\.)?(.*)", name).groups()
-    return (block or "") + ALIASES.get(rest, rest)
+    words = name.split(".")
+    for at in range(len(words)):
+        if ours := ALIASES.get(".".join(words[at:])):
+            return ".".join([*words[:at], ours])
+    return name
 
 
 def matching(model: Transformer, pattern: str) -> list[str]:
@@ -133,7 +135,10 @@ def record(model: Transformer, *patterns: str, detach: bool = True) -> Iterator[
 
 @contextmanager
 def edit(model: Transformer, edits: dict[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """While open, replace what passes each site by `fn(x)`, of the same shape. Unused edits are an AssayError on leaving."""
+    """While open, replace what passes each site by `fn(x)`, of the same shape. Unused edits are an AssayError on leaving.
+
+    What several `record` and `edit` hear of one site, they hear in the order in which they were opened.
+    """
     functions: dict[str, Callable[[Tensor], Tensor]] = {}
     for pattern, fn in edits.items():
         functions.update(dict.fromkeys(matching(model, pattern), fn))
@@ -152,7 +157,7 @@ def edit(model: Transformer, edits: dict[str, Callable[[Tensor], Tensor]]) -> It
     for pattern in edits:
         if not set(matching(model, pattern)) & fired:
             raise AssayError(
-                f"the edit of {pattern!r} never fired in this run; sites that cannot fire together? {sorted(fired)[:3]}"
+                f"the edit of {pattern!r} never fired: no forward pass reached that site while it was open"
             )
 
 

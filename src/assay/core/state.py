@@ -71,7 +71,7 @@ class AttentionState(State):
         self.store: Store = Store(batch, kv_heads)
         self.window = window
         self.seen = torch.zeros(batch, dtype=torch.long, device=device)
-        self.lost = -1  # the last position that trimming has dropped
+        self.lost = torch.full_like(self.seen, -1)  # the last position that trimming has dropped
 
     def advance(self, tokens: int, valid: Bool[Tensor, "batch tokens"] | None) -> None:
         """Count tokens that were appended and read, then drop what has left the window."""
@@ -79,32 +79,44 @@ class AttentionState(State):
         if self.window is None or max(self.store.counts) <= self.window + 2 * self.SLACK:
             return
         flat = self.store.flat()
-        first = self.seen[flat.owner // self.store.kv_heads] - self.window - self.SLACK
-        self.store.keep((flat.positions >= first).nonzero()[:, 0], heads_alike=True)
-        self.lost = max(self.lost, int(self.seen.max()) - self.window - self.SLACK - 1)
+        first = self.seen - self.window - self.SLACK
+        stays = flat.positions >= first[flat.owner // self.store.kv_heads]
+        self.store.keep(stays.nonzero()[:, 0], heads_alike=True)
+        self.lost = torch.maximum(self.lost, first - 1)
+
+    @classmethod
+    def bytes_after(cls, tokens: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype) -> int:
+        """The `bytes` of one sequence after one piece of so many tokens, without making it."""
+        if window is not None and tokens > window + 2 * cls.SLACK:
+            tokens = window + cls.SLACK
+        store, k = Store(1, kv_heads), torch.empty(1, kv_heads, tokens, dim, dtype=dtype, device="meta")
+        store.append(k, k, positions=torch.empty(1, tokens, dtype=torch.long, device="meta"))
+        return sum(t.numel() * t.element_size() for t in store.tensors())
 
     def tensors(self) -> list[Tensor]:
         return self.store.tensors() if self.store.arrays else []
 
-    def _with(self, store: Store, seen: Tensor) -> AttentionState:
+    def _with(self, store: Store, seen: Tensor, lost: Tensor) -> AttentionState:
         copy = AttentionState(store.batch, store.kv_heads, self.window)
-        copy.store, copy.seen, copy.lost = store, seen, self.lost
+        copy.store, copy.seen, copy.lost = store, seen, lost
         return copy
 
     def fork(self) -> AttentionState:
-        return self._with(self.store.fork(), self.seen.clone())
+        return self._with(self.store.fork(), self.seen.clone(), self.lost)
 
     def reorder(self, index: Int[Tensor, "new_batch"]) -> AttentionState:
-        return self._with(self.store.reorder(index), self.seen[index])
+        return self._with(self.store.reorder(index), self.seen[index], self.lost[index])
 
     def detach(self) -> AttentionState:
-        return self._with(self.store.detach(), self.seen)
+        return self._with(self.store.detach(), self.seen, self.lost)
 
     def rollback(self, tokens: int) -> None:
+        if tokens < 0:
+            raise Refused(f"cannot roll back {tokens} tokens: give a number from 0 on")
         limits = self.seen - tokens
         if int(limits.min()) < 0:
             raise Refused(f"cannot roll back {tokens} tokens: only {int(self.seen.min())} were seen")
-        if self.window is not None and self.lost > int(limits.min()) - self.window:
+        if self.window is not None and bool((self.lost > limits - self.window).any()):
             raise Refused(f"cannot roll back {tokens} tokens: the window's older keys are no longer held")
         self.store.roll_back(limits)
         self.seen = limits

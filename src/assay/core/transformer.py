@@ -41,6 +41,12 @@ class Transformer(nn.Module):
         self.positions = Embedding(config.learned_positions, config.width) if config.learned_positions else None
         self.blocks = nn.ModuleList(Block(config.width, b, config.norm) for b in config.blocks)
         self.final_norm = Norm(config.width, config.norm) if config.final_norm else nn.Identity()
+        for at, block in enumerate(self.blocks):
+            if block.mixer.causal != config.causal:
+                kind = "causal" if block.mixer.causal else "bidirectional"
+                raise AssayError(
+                    f"block {at}: mixer {block.config.mixer.part} is {kind}, the config says causal={config.causal}"
+                )
         self.unembed = None if config.tied else Linear(config.width, config.vocab_size)
 
     @property
@@ -62,7 +68,7 @@ class Transformer(nn.Module):
         """Logits of the new tokens (of the last one only, or none), and the state, moved on. Without a state the sequence ends here.
 
         `valid` marks real tokens; padding stands on the left or anywhere and leaves no trace. `last` means the last column.
-        Raises AssayError for an empty input, tokens outside the vocabulary or positions past the model's context.
+        Raises AssayError for an empty input, tokens outside the vocabulary or, of a model with learned positions, past the last.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise AssayError(f"tokens must be (batch, tokens) with at least one token, not {tuple(tokens.shape)}")
@@ -124,8 +130,8 @@ class Transformer(nn.Module):
 
     def generate(self, prompts: str | list[str], **options: Any) -> str | list[str]:
         """Text that continues each prompt. Options: see `assay.core.generation.Options`; `cache="snapkv@0.25"` bounds the cache."""
-        return generation.generate(self, prompts, generation.Options(**options))
+        return generation.generate(self, prompts, generation.options(**options))
 
     def stream(self, prompt: str, **options: Any) -> Iterator[str]:
         """The continuation of one prompt, piece by piece as it is made."""
-        return generation.stream(self, prompt, generation.Options(**options))
+        return generation.stream(self, prompt, generation.options(**options))

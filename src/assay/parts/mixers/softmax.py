@@ -26,7 +26,7 @@ from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
 from assay.core.sites import site, wanted
 from assay.core.state import AttentionState, Observed
-from assay.core.store import Store
+from assay.core.store import Pages, Store
 
 
 class SoftmaxAttention(Mixer):
@@ -50,12 +50,16 @@ class SoftmaxAttention(Mixer):
         qk_norm: dict[str, Any] | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
-        position: dict[str, Any] | None = None,
+        position: Spec | dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if head_dim is None and width % heads:
+            raise AssayError(f"width {width} does not divide into {heads} heads: give head_dim")
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim or width // heads
         if heads % self.kv_heads:
             raise AssayError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
+        if window is not None and window < 1:
+            raise AssayError(f"window {window}: a token reads at least itself, so give 1 or more, or none")
         self.window, self.softcap = window, softcap
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.q = Linear(width, heads * self.head_dim, bias=bias)
@@ -64,7 +68,7 @@ class SoftmaxAttention(Mixer):
         self.out = Linear(heads * self.head_dim, width, bias=bias if out_bias is None else out_bias)
         self.q_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
         self.k_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
-        spec = Spec(**position) if position else None
+        spec = Spec(**position) if isinstance(position, dict) else position
         self.position = registry.get(spec.part, "position")(self.head_dim, **spec.options) if spec else None
 
     def start(self, batch: int) -> AttentionState:
@@ -115,8 +119,8 @@ class SoftmaxAttention(Mixer):
         tokens = seen.q.shape[2]
         if self._explicit():
             return self._read_explicit(seen, store)
-        if store.even and tokens == 1 and (self.window is None or store.heads_alike):
-            return self._read_all(seen, store)
+        if store.even and tokens == 1 and (first := self._first_read(seen, store)) is not None:
+            return self._read_all(seen, store, first)
         if store.dense:
             return attention.attend_dense(
                 seen.q,
@@ -130,31 +134,34 @@ class SoftmaxAttention(Mixer):
             seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, kv_heads=self.kv_heads
         )[0]
 
-    def _read_all(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads 1 dim"]:
-        """One new token a sequence reads all that is held (the last `window` of it): no mask is needed."""
+    def _first_read(self, seen: Observed, store: Store) -> int | None:
+        """From which held token on one new token reads everything; None where only a mask can tell."""
+        held = store.counts[0]
+        if self.window is None or not held:
+            return 0
+        first = max(0, held - self.window)
+        reach = seen.positions[:, 0].repeat_interleave(self.kv_heads) - (held - 1 - first)
+        return first if bool((store.pages().positions[:, first] == reach).all()) else None
+
+    def _read_all(self, seen: Observed, store: Store, first: int) -> Float[Tensor, "batch heads 1 dim"]:
         pages, held = store.pages(), store.counts[0]
-        first = 0 if self.window is None else max(0, held - self.window)
         rows = seen.q.reshape(store.owners, -1, self.head_dim)
         read = attention.attend_all(rows, pages.k[:, first:held], pages.v[:, first:held], self.scale)
         return read.view(seen.q.shape[0], self.heads, 1, -1)
 
     def _read_explicit(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads tokens dim"]:
+        pages, held = store.padded(), max(store.counts)
         scores, v = attention.scores_of(
-            seen.q, store.padded(), seen.positions, scale=self.scale, window=self.window, softcap=self.softcap
+            seen.q,
+            Pages(pages.k[:, :held], pages.v[:, :held], pages.positions[:, :held], pages.owner),
+            seen.positions,
+            scale=self.scale,
+            window=self.window,
+            softcap=self.softcap,
+            bias=None if self.position is None else self.position.bias,
         )
-        scores = self._biased(seen, store, scores)
-        scores = site(self, "scores", scores)
-        pattern = site(self, "pattern", scores.softmax(-1).nan_to_num(0.0))
-        return pattern @ v
-
-    def _biased(self, seen: Observed, store: Store, scores: Tensor) -> Tensor:
-        if self.position is None:
-            return scores
-        at = (
-            store.padded().positions.unflatten(0, (-1, self.kv_heads)).repeat_interleave(self.heads // self.kv_heads, 1)
-        )
-        bias = self.position.bias(seen.positions, at)
-        return scores if bias is None else scores + bias
+        pattern = attention.softmax_or_zero(site(self, "scores", scores))
+        return site(self, "pattern", pattern) @ v
 
     def _plain(self, seen: Observed) -> bool:
         return seen.valid is None and not self._explicit()
@@ -167,8 +174,9 @@ class SoftmaxAttention(Mixer):
     def cost(self, tokens: int) -> Cost:
         parameters = sum(p.numel() for p in self.parameters())
         matrices = sum(m.weight.numel() for m in (self.q, self.k, self.v, self.out))
-        reach = self.window or tokens
-        pairs = sum(min(t + 1, reach) for t in range(tokens))
-        held = min(tokens, reach)
-        state_bytes = 2 * held * self.kv_heads * self.head_dim * self.k.weight.element_size()
+        reach = min(self.window or tokens, tokens)
+        pairs = reach * (reach + 1) // 2 + (tokens - reach) * reach
+        # activations keep float32 where weights are stored in fewer bits
+        dtype = torch.promote_types(self.k.weight.dtype, torch.float32)
+        state_bytes = AttentionState.bytes_after(tokens, self.kv_heads, self.head_dim, self.window, dtype)
         return Cost(parameters, 2 * tokens * matrices + 4 * pairs * self.heads * self.head_dim, state_bytes)

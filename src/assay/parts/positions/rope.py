@@ -11,6 +11,8 @@ object: Rope
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from typing import Any
 
@@ -21,12 +23,20 @@ from torch import Tensor
 from assay.core.errors import AssayError
 from assay.core.mixer import Position
 
+NEEDED = {
+    "linear": {"factor"},
+    "dynamic": {"factor", "original"},
+    "llama3": {"factor", "low", "high", "original"},
+    "yarn": {"factor", "original"},
+}
+
 
 class Rope(Position):
     """`fraction` of each head's coordinates rotate. `scaling`: None or a dict with `kind` and that kind's numbers:
 
     linear: factor · dynamic: factor, original · llama3: factor, low, high, original · yarn: factor, original, [beta_fast,
-    beta_slow, attention_factor]; `original` is the context length the model was trained at.
+    beta_slow, attention_factor]; `original` is the context length the model was trained at. Past that length `dynamic`
+    turns every new key by the frequencies of the longest text so far, as published, so there cutting a text changes it.
     """
 
     def __init__(
@@ -39,13 +49,11 @@ class Rope(Position):
         interleaved: bool = False,
     ) -> None:
         super().__init__()
-        self.theta, self.scaling, self.interleaved = theta, scaling, interleaved
         self.dim = int(head_dim * fraction)
-        if self.dim % 2:
-            raise AssayError(f"rope turns pairs: {self.dim} rotating coordinates of {head_dim} is odd")
-        frequencies, self.gain = scaled(self.dim, theta, scaling)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-        self._last: tuple[Tensor, torch.dtype, Tensor, Tensor] | None = None
+        if self.dim % 2 or not 0 < self.dim <= head_dim:
+            raise AssayError(f"rope turns pairs: it cannot turn {self.dim} of {head_dim} coordinates")
+        self.interleaved = interleaved
+        self.turns = _turns(self.dim, float(theta), json.dumps(scaling, sort_keys=True), interleaved)
 
     def rotate(
         self,
@@ -53,7 +61,7 @@ class Rope(Position):
         k: Float[Tensor, "batch kv_heads tokens dim"],
         positions: Int[Tensor, "batch tokens"],
     ) -> tuple[Float[Tensor, "batch heads tokens dim"], Float[Tensor, "batch kv_heads tokens dim"]]:
-        cos, sin = self._turns(positions, q.dtype)
+        cos, sin = self.turns(positions, q.dtype)
         both = torch.cat([q, k], 1)
         turned = self._turn(both[..., : self.dim], cos, sin)
         if self.dim < both.shape[-1]:
@@ -67,25 +75,44 @@ class Rope(Position):
             swapped = x.roll(self.dim // 2, -1)
         return torch.addcmul(x * cos, swapped, sin)
 
-    def _turns(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        # every layer of one forward pass asks for the same positions: remember the last answer
-        if self._last is None or self._last[0] is not positions or self._last[1] != dtype:
-            angle = positions[:, None, :, None].to(self.frequencies.dtype) * self._frequencies(positions)
+
+class _Turns:
+    """cos and sin of the angles of one kind of rope. All layers of a forward pass ask for the same positions, so the last
+    answer is remembered, and layers of one kind share one of these. No buffers: angles need float32 in any model."""
+
+    def __init__(self, dim: int, theta: float, scaling: dict[str, Any] | None, interleaved: bool) -> None:
+        self.dim, self.theta, self.scaling, self.interleaved = dim, theta, scaling, interleaved
+        with torch.device("cpu"):
+            self.frequencies, self.gain = scaled(dim, theta, scaling)
+        self.last: tuple[Tensor, torch.dtype, Tensor, Tensor] | None = None
+
+    def __call__(self, positions: Int[Tensor, "batch tokens"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Each "batch 1 tokens dim"; sin has the sign that a turn needs."""
+        last = self.last
+        if last is None or last[0] is not positions or last[1] != dtype:
+            precise = torch.promote_types(dtype, torch.float32)
+            frequencies = self._frequencies(positions).to(positions.device, precise)
+            angle = positions[:, None, :, None].to(precise) * frequencies
             cos, sin = angle.cos() * self.gain, angle.sin() * self.gain
             if self.interleaved:
                 cos, sin = cos.repeat_interleave(2, -1), torch.stack([-sin, sin], -1).flatten(-2)
             else:
                 cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
-            self._last = (positions, dtype, cos.to(dtype), sin.to(dtype))
-        return self._last[2], self._last[3]
+            self.last = last = (positions, dtype, cos.to(dtype), sin.to(dtype))
+        return last[2], last[3]
 
-    def _frequencies(self, positions: Tensor) -> Tensor:
+    def _frequencies(self, positions: Int[Tensor, "batch tokens"]) -> Float[Tensor, "pairs"]:
         if not self.scaling or self.scaling["kind"] != "dynamic":
             return self.frequencies
         longest = max(int(positions.max()) + 1, self.scaling["original"])
         factor, original = self.scaling["factor"], self.scaling["original"]
         stretch = (factor * longest / original - (factor - 1)) ** (self.dim / (self.dim - 2))
-        return plain(self.dim, self.theta * stretch).to(positions.device)
+        return plain(self.dim, self.theta * stretch)
+
+
+@functools.cache
+def _turns(dim: int, theta: float, scaling: str, interleaved: bool) -> _Turns:
+    return _Turns(dim, theta, json.loads(scaling), interleaved)
 
 
 def plain(dim: int, theta: float) -> Float[Tensor, "pairs"]:
@@ -95,15 +122,18 @@ def plain(dim: int, theta: float) -> Float[Tensor, "pairs"]:
 def scaled(dim: int, theta: float, scaling: dict[str, Any] | None) -> tuple[Float[Tensor, "pairs"], float]:
     """Angles per token for each pair, and what cos and sin are multiplied by."""
     base = plain(dim, theta)
-    if not scaling or scaling["kind"] == "dynamic":
+    if not scaling:
         return base, 1.0
-    if scaling["kind"] == "linear":
-        return base / scaling["factor"], 1.0
-    if scaling["kind"] == "llama3":
-        return _llama3(base, scaling), 1.0
-    if scaling["kind"] == "yarn":
+    kind = scaling.get("kind")
+    if kind not in NEEDED:
+        raise AssayError(f"rope scaling {kind!r}: choose {', '.join(NEEDED)}")
+    if missing := NEEDED[kind] - scaling.keys():
+        raise AssayError(f"rope scaling {kind} needs {', '.join(sorted(missing))}")
+    if kind == "yarn":
         return _yarn(base, dim, theta, scaling)
-    raise AssayError(f"rope scaling {scaling['kind']!r}: choose linear, dynamic, llama3 or yarn")
+    if kind == "llama3":
+        return _llama3(base, scaling), 1.0
+    return (base / scaling["factor"] if kind == "linear" else base), 1.0
 
 
 def _llama3(base: Tensor, scaling: dict[str, Any]) -> Tensor:
