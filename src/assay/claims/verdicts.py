@@ -62,14 +62,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
-    if len(values) >= FEW:
-        from assay.tasks.statistics import bootstrap
+    from assay.tasks.statistics import bootstrap_mean, mean_interval
 
-        found = bootstrap(list(values))
-        return found.low, found.high
-    from scipy.stats import t
-
-    mean = math.fsum(values) / len(values)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = float(t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
-    return mean - half, mean + half
+    found = (bootstrap_mean if len(values) >= FEW else mean_interval)(list(values))
+    return found.low, found.high

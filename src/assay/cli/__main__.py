@@ -1,0 +1,5 @@
+"""`python -m assay.cli`, the same as `assay`."""
+
+from assay.cli import main
+
+main()

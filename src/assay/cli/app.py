@@ -1,0 +1,31 @@
+"""The commands and their help. Each command's module imports the library when it runs, so that help comes at once."""
+
+import typer
+
+from assay import __version__
+from assay.cli import claims, lists
+
+app = typer.Typer(
+    help="Takes Transformers apart: one Transformer made of named parts, each published mechanism measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks; may stand anywhere in the command."),
+) -> None:
+    if version:
+        print(f"assay {__version__}")
+        raise typer.Exit
+
+
+app.command("parts")(lists.parts)
+app.command("tasks")(lists.tasks)
+app.command("models")(lists.models)
+app.command("claims")(claims.claims)
+app.command("claim")(claims.claim)
