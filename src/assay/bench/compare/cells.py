@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from assay.core.errors import AssayError
+from assay.report.files import write_atomically
 
 SCHEMA = 1
 RUN, CELLS = "run.json", "cells.jsonl"
@@ -150,20 +151,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     except ValueError:
         raise AssayError(f"{folder / RUN} is damaged") from None
     return run, list(cells.values())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside and rename, so that a reader sees the old file or the new one, never half of one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise _disk(error, path.parent) from None
 
 
 def _parse(file: BinaryIO, path: Path) -> tuple[dict[str, dict[str, Any]], int]:

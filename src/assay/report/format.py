@@ -1,0 +1,103 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from assay.report.summary import Difference, Estimate, Row
+
+NONE = "–"
+MEBIBYTE = 2**20
+
+
+def bytes_text(value: float | None) -> str:
+    if value is None:
+        return NONE
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.0f} B"
+
+
+def seconds_text(value: float | None) -> str:
+    if value is None:
+        return NONE
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 120 else f"{value / 60:.1f} min"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    return NONE if value is None else f"{100 * value:.{digits}f}%"
+
+
+def shown(row: Row) -> tuple[float, float | None, float | None]:
+    """Quality as it is shown: the share of right answers, or perplexity (nats a token through exp)."""
+    q = row.quality
+    if row.measure == "nll":
+        return (*(None if v is None else math.exp(min(v, 700.0)) for v in (q.mean, q.low, q.high)),)  # type: ignore[return-value]
+    return q.mean, q.low, q.high
+
+
+def quality_text(row: Row) -> str:
+    mean, _, _ = shown(row)
+    return f"{mean:.3g}" if row.measure == "nll" and mean >= 100 else number(mean)
+
+
+def interval_text(row: Row) -> str:
+    _, low, high = shown(row)
+    digits = 0 if row.measure == "nll" and high is not None and high >= 100 else 2
+    return "" if low is None else f"{number(low, digits)}–{number(high, digits)}"
+
+
+def estimate_text(estimate: Estimate | None) -> str:
+    return NONE if estimate is None else number(estimate.mean)
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−") if abs(value) >= 0.005 else "0.00"
+
+
+def difference_text(difference: Difference | None) -> str:
+    """The mean difference with its interval; ≈ marks what is not distinguishable from zero."""
+    if difference is None:
+        return NONE
+    if difference.identical:
+        return "identical"
+    return f"{difference_mean(difference)} {difference_interval(difference)}".rstrip()
+
+
+def difference_mean(difference: Difference) -> str:
+    if difference.identical:
+        return "identical"
+    return ("≈ " if difference.verdict == "not distinguishable" else "") + signed(difference.mean)
+
+
+def difference_interval(difference: Difference) -> str:
+    if difference.low is None or difference.high is None or difference.identical:
+        return ""
+    return f"[{signed(difference.low)}, {signed(difference.high)}]"
+
+
+def budget_text(row: Row) -> str:
+    """The nominal budget beside what the eligible layers' tokens really came to."""
+    if row.kept is None or not row.tokens:
+        return row.budget
+    return f"{row.budget} ({row.kept:.0f} of {row.tokens:.0f} tokens)"
+
+
+def settings_text(run: dict) -> list[str]:
+    """The sentences at the head of every report, including what was hidden from the policies."""
+    fixed, grid = run.get("fixed", {}), run.get("grid", {})
+    aware = fixed.get("aware")
+    seen = "compressed together with the question (aware)" if aware else "compressed before the question is seen"
+    scored = "answers are generated greedily" if fixed.get("generate") else "answers are scored in one forced pass"
+    return [
+        f"contexts of {fixed.get('length', '?')} tokens, {seen}",
+        f"{grid.get('examples', '?')} examples a task, from seed {fixed.get('seed', '?')}; {scored}",
+        f"{fixed.get('dtype', '?')} on {fixed.get('device', '?')}",
+    ]
