@@ -25,7 +25,7 @@ assert "torch" not in sys.modules, "torch was imported"
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["parts"], ["tasks"], ["claims"]])
 def test_starts_in_half_a_second_without_torch(words):
     seconds = []
-    for _ in range(4):  # the best of a few, since other work may share the machine
+    for _ in range(6):  # the best of a few, since other work may share the machine
         start = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", COUNT, *words], capture_output=True, text=True)
         seconds.append(time.perf_counter() - start)
