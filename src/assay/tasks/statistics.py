@@ -91,8 +91,8 @@ def sign_flip_test(a: Numbers, b: Numbers, *, resamples: int = 10_000, seed: int
 def distinguishable(a: Numbers, b: Numbers, *, confidence: float = 0.95, seed: int = 0) -> bool:
     """Whether paired measurements tell a and b apart.
 
-    So it is where the bootstrap interval of their difference excludes 0 and a sign-flip test agrees. The test guards small samples, where a bootstrap of equal differences has no width: fewer than six pairs never tell
-    apart at 0.95.
+    They do where the bootstrap interval of their difference excludes 0 and a sign-flip test agrees. The test guards
+    small samples, where a bootstrap of equal differences has no width: fewer than six pairs never tell apart at 0.95.
     """
     return (
         paired_bootstrap(a, b, confidence=confidence, seed=seed).excludes_zero

@@ -76,7 +76,8 @@ class Generated(Task):
 
 def tokens(example: Example, count: Count) -> int:
     """Tokens of the prompt: read in one piece or as context and question apart, whichever is more."""
-    return max(count(example.context + example.question), count(example.context) + count(example.question))
+    together = count(example.context + example.question)
+    return max(together, count(example.context) + count(example.question)) if example.question else together
 
 
 def fill(build: Callable[[int], Example], length: int, count: Count, guess: int) -> Example:

@@ -49,7 +49,8 @@ class Corpus:
     def sentences(self) -> Int[np.ndarray, "sentences"]:
         """The words that begin a sentence (of code: a paragraph)."""
         starts = [0] + [gap.start() for gap in _SENTENCE.finditer(self.text)]
-        return np.unique(np.searchsorted(self.ends, starts, side="right"))[:-1]
+        first = np.unique(np.searchsorted(self.ends, starts, side="right"))
+        return first[first < len(self)]
 
     @functools.cached_property
     def checksum(self) -> str:
