@@ -50,13 +50,22 @@ class Budget:
     def everything(self) -> bool:
         return self.kind == "ratio" and self.amount == 1
 
-    def tokens(self, context: Int[Tensor, "batch"], stores: list[Store]) -> Int[Tensor, "batch"]:
-        """Tokens that each key-value head of a sequence may hold on average, for contexts of these lengths."""
+    def tokens(
+        self, context: Int[Tensor, "batch"], stores: list[Store], passing: set[str] | frozenset[str] = frozenset()
+    ) -> Int[Tensor, "batch"]:
+        """Tokens that each key-value head of a sequence may hold on average, for contexts of these lengths.
+
+        Bytes are what the layers' tensors may hold, rounded down to whole grains of the store (heads that keep different
+        counts round up to pages: at most a page a head more). Columns whose names begin with one of `passing` do not count.
+        """
         if self.kind == "ratio":
             return torch.clamp((context * self.amount + 1e-9).floor().long(), min=1)
         if self.kind == "tokens":
             return torch.full_like(context, int(self.amount))
-        return torch.full_like(context, int(self.amount // bytes_per_token(stores)))
+        fixed = sum(t.numel() * t.element_size() // s.batch for s in stores for t in (*s.notes.values(), s.owner))
+        held = int((self.amount - fixed) // max(1, bytes_per_token(stores, passing)))
+        grain = max((s.grain for s in stores), default=1)
+        return torch.full_like(context, max(held - held % grain if held >= grain else held, 0))
 
     def __str__(self) -> str:
         if self.kind == "ratio":
@@ -69,8 +78,11 @@ class Budget:
         return f"{int(self.amount)}B"
 
 
-def bytes_per_token(stores: list[Store]) -> int:
+def bytes_per_token(stores: list[Store], passing: set[str] | frozenset[str] = frozenset()) -> int:
     """What one token costs a sequence over all these layers, positions and columns included."""
     return sum(
-        s.kv_heads * sum(t[0, 0].numel() * t.element_size() for t in s.arrays.values()) for s in stores if s.arrays
+        s.kv_heads * t[0, 0].numel() * t.element_size()
+        for s in stores
+        for name, t in s.arrays.items()
+        if name.partition("/")[0] not in passing and t.shape[1]
     )

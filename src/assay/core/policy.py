@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,21 +17,30 @@ from assay.core.errors import AssayError
 from assay.core.state import ModelState, Observed
 from assay.core.store import Store
 
+_made = itertools.count()
+
 
 class Policy(ABC):
     """Scores what a store holds; the highest scores stay.
 
     Pins are arguments of every policy and are always kept: the first `sink` positions, the last `recent` tokens,
-    and with `prompt` everything that was there when the prompt ended.
+    and with `prompt` everything that was there when the prompt first ended. What a policy must remember lies in the
+    store under `self.named(...)`, so that forks and reordering carry it and its bytes count.
     """
+
+    bounded = True  # False: keeps everything, whatever the budget
+    inner: Policy | None = None  # what a wrapper wraps
+    brief = False  # its columns serve the first compaction only and are dropped there
 
     def __init__(self, *, sink: int = 4, recent: int = 32, prompt: bool = False) -> None:
         if sink < 0 or recent < 0:
             raise AssayError(f"pins must not be negative: sink={sink}, recent={recent}")
         self.sink, self.recent, self.prompt = sink, recent, prompt
+        self.salt = 0
+        self.tag = f"{type(self).__name__}{next(_made)}"
 
     def observe(self, layer: int, store: Store, seen: Observed) -> None:
-        """Called after every append to an eligible layer, prefill and decoding alike."""
+        """Called after every append to an eligible layer, prefill and decoding alike, without gradients."""
 
     def finish_prefill(self, layer: int, store: Store) -> None:
         """Called once a layer when the whole context is in, before anything is dropped."""
@@ -52,9 +61,35 @@ class Policy(ABC):
         """Indices into `store.flat()` that stay: as many an owner as its budget says (all, where it holds fewer)."""
         return top_per_owner(scores, store.flat().owner, budget)
 
-    def explain(self, config: TransformerConfig) -> str | None:
-        """One line where this policy cannot do all it should on such a model, else None."""
+    def limits(self, kv_heads: list[int]) -> str | None:
+        """One line where this policy cannot do all it should with so many key-value heads in each growing layer."""
         return None
+
+    def explain(self, config: TransformerConfig) -> str | None:
+        """One line where this policy cannot act (fully) on such a model, else None."""
+        heads = growing_heads(config)
+        return self.limits(heads) if heads else "every layer has a window and drops tokens by itself: nothing to compress"
+
+    def chain(self) -> Iterator[Policy]:
+        """This policy, the one it wraps, and so on inwards."""
+        yield self
+        if self.inner is not None:
+            yield from self.inner.chain()
+
+    def named(self, what: str) -> str:
+        """The name, in a store, of something this policy remembers."""
+        return f"{self.tag}/{what}"
+
+    def reseed(self, salt: int) -> None:
+        """Other random draws than those of the same policy with another salt (one for each example, say)."""
+        for policy in self.chain():
+            policy.salt = salt
+
+
+def growing_heads(config: TransformerConfig) -> list[int]:
+    """Key-value heads of each attention layer without a window."""
+    options = [block.mixer.options for block in config.blocks]
+    return [o.get("kv_heads") or o["heads"] for o in options if "heads" in o and o.get("window") is None]
 
 
 def equal_split(store: Store, budget: Int[Tensor, "batch"]) -> Int[Tensor, "owners"]:
@@ -65,25 +100,36 @@ def top_per_owner(
     scores: Float[Tensor, "stored"], owner: Int[Tensor, "stored"], budget: Int[Tensor, "owners"]
 ) -> Int[Tensor, "kept"]:
     """The indices of each owner's `budget[owner]` highest scores, ascending. Of equal scores the earlier entry stays."""
+    return (rank_per_owner(scores, owner, len(budget)) < budget[owner]).nonzero()[:, 0]
+
+
+def rank_per_owner(
+    scores: Float[Tensor, "stored"], owner: Int[Tensor, "stored"], owners: int
+) -> Int[Tensor, "stored"]:
+    """0 for an owner's highest score, 1 for the next, and so on."""
     by_score = scores.sort(descending=True, stable=True).indices
     order = by_score[owner[by_score].sort(stable=True).indices]
-    held = torch.bincount(owner, minlength=len(budget))
-    rank = torch.arange(len(owner), device=owner.device) - (held.cumsum(0) - held)[owner[order]]
-    return order[rank < budget[owner[order]]].sort().values
+    held = torch.bincount(owner, minlength=owners)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(owner), device=owner.device) - (held.cumsum(0) - held)[owner[order]]
+    return rank
 
 
 class Compression:
     """One policy held to one budget on one running state.
 
-    `attach(state)`, feed the context, `finish_prefill()`; while generating, `hold()` after every step: what is held never
-    exceeds the budget by more than the tokens of the step just taken, and `slack` tokens are freed at once so that scores
-    are not computed at every step.
+    `attach(state)`, feed the context, `finish_prefill()`; while generating, `hold()` after every step: what is held
+    never exceeds the budget by more than the tokens of the step just taken, and up to `slack` tokens are freed at once
+    so that scores are not computed at every step. Each sequence of a batch is treated as if it were alone.
     """
 
     def __init__(self, policy: Policy, budget: Budget | str | float, *, slack: int = 16) -> None:
         self.policy, self.budget, self.slack = policy, Budget.parse(budget), slack
+        if not policy.bounded and not self.budget.everything:
+            raise AssayError(f"a policy that keeps everything cannot hold a budget of {self.budget}: give it 1")
         self.state: ModelState | None = None
-        self.ceiling: Int[Tensor, "batch"] | None = None
+        self.ceiling: list[int] | None = None  # tokens a key-value head may hold on average, by sequence
+        self.pins: list[int] = []
         self.prompt_end: Int[Tensor, "batch"] | None = None
         self.peak_bytes = 0
 
@@ -91,47 +137,75 @@ class Compression:
         """Listen to what the eligible layers append. Several compressions may listen to one prefill."""
         self.state = state
         for layer in state.growing():
-            state.layers[layer].observers += (partial(self.policy.observe, layer),)
+            state.layers[layer].observers += (_Listener(self.policy, layer),)
         return self
 
     def fork(self, state: ModelState, budget: Budget | str | float | None = None) -> Compression:
         """The same policy with what it has observed so far, on a fork of the state it observed."""
         twin = Compression(copy.deepcopy(self.policy), self.budget if budget is None else budget, slack=self.slack)
-        twin.ceiling, twin.prompt_end = self.ceiling, self.prompt_end
+        twin.ceiling, twin.pins, twin.prompt_end = self.ceiling, self.pins, self.prompt_end
         return twin.attach(state)
 
+    @torch.no_grad()
     def finish_prefill(self, *, context: Int[Tensor, "batch"] | None = None) -> None:
-        """The context is in: fix the ceiling and compress to it. `context`: the length a ratio is taken of, if not what was seen."""
+        """The context is in: fix the ceiling and compress to it. Called again after a further turn, it fixes a new ceiling.
+
+        `context`: the length that a ratio is taken of, if not what was seen. What other policies remembered in this
+        state is dropped. Raises AssayError where the budget is smaller than the pins.
+        """
         state = self._running()
         stores = state.growing()
-        self.peak_bytes = state.bytes
-        self.prompt_end = state.seen.clone()
-        self.ceiling = self.budget.tokens(state.seen if context is None else context, list(stores.values()))
+        self._forget_others(stores)
+        self.peak_bytes = max(self.peak_bytes, state.bytes)
+        if self.prompt_end is None:
+            self.prompt_end = state.seen.clone()
         for layer, store in stores.items():
             self.policy.finish_prefill(layer, store)
-        self._shrink(self.ceiling)
+        passing = {p.tag for p in self.policy.chain() if p.brief}
+        lengths = state.seen if context is None else context.to(state.seen.device)
+        self.ceiling = self.budget.tokens(lengths, list(stores.values()), passing).tolist()
+        if not self.budget.everything and stores:
+            self.pins = self._count_pins(lengths)
+            self._shrink(self.ceiling)
 
+    @torch.no_grad()
     def hold(self) -> None:
         """Bring the cache back under its ceiling, if a step has taken it above."""
         if self.ceiling is None:
             raise AssayError("hold() before finish_prefill(): the ceiling is not known yet")
-        freed = torch.minimum(self.ceiling // 8, torch.tensor(self.slack))
-        self._shrink(self.ceiling, self.ceiling - freed)
+        if not self.budget.everything:
+            spared = [c - min(c // 8, self.slack) for c in self.ceiling]
+            self._shrink([max(s, min(c, p)) for s, c, p in zip(spared, self.ceiling, self.pins, strict=True)])
 
-    def _shrink(self, ceiling: Int[Tensor, "batch"], target: Int[Tensor, "batch"] | None = None) -> None:
+    def _shrink(self, target: list[int]) -> None:
         state = self._running()
         stores = state.growing()
-        if self.budget.everything or not stores or not _exceeds(list(stores.values()), ceiling):
+        above = self._above(list(stores.values()))
+        if not any(above):
             return
-        target = ceiling if target is None else target
-        self._refuse_too_small(target)
+        self.peak_bytes = max(self.peak_bytes, state.bytes)
         scores = {
             layer: self.policy.score(layer, store).masked_fill(self._pinned(store), torch.inf)
             for layer, store in stores.items()
         }
-        budgets = self.policy.allot(scores, stores, target)
+        device = state.seen.device
+        budgets = self.policy.allot(scores, stores, torch.tensor(target, device=device))
+        untouched = ~torch.tensor(above, device=device)
         for layer, store in stores.items():
-            store.keep(self.policy.keep(layer, store, scores[layer], budgets[layer]))
+            everything = untouched.repeat_interleave(store.kv_heads)
+            budget = budgets[layer].masked_fill(everything, max(store.counts))
+            store.keep(self.policy.keep(layer, store, scores[layer], budget))
+
+    def _above(self, stores: list[Store]) -> list[bool]:
+        """Which sequences hold more over all these layers than the ceiling allows (heads and layers may share unevenly)."""
+        batch = len(self.ceiling or [])
+        if not stores or not self.ceiling:
+            return [False] * batch
+        heads = sum(s.kv_heads for s in stores)
+        return [
+            sum(sum(s.counts[b * s.kv_heads : (b + 1) * s.kv_heads]) for s in stores) > self.ceiling[b] * heads
+            for b in range(batch)
+        ]
 
     def _pinned(self, store: Store) -> Bool[Tensor, "stored"]:
         state, flat = self._running(), store.flat()
@@ -141,18 +215,28 @@ class Compression:
             pinned |= flat.positions < self.prompt_end[sequence]
         return pinned
 
-    def _refuse_too_small(self, target: Int[Tensor, "batch"]) -> None:
-        state = self._running()
-        pins = torch.full_like(target, self.policy.sink + self.policy.recent)
-        if self.policy.prompt and self.prompt_end is not None:
-            pins = torch.maximum(pins, self.prompt_end + self.policy.recent)
-        pins = torch.minimum(pins, state.seen)
-        if bool((target < pins).any()):
-            worst = int((target - pins).argmin())
-            raise AssayError(
-                f"budget {self.budget} leaves {int(target[worst])} tokens but {int(pins[worst])} are pinned"
-                f" (sink={self.policy.sink}, recent={self.policy.recent}, prompt={self.policy.prompt}): raise it or pin fewer"
-            )
+    def _count_pins(self, lengths: Int[Tensor, "batch"]) -> list[int]:
+        policy, ceiling, ends = self.policy, self.ceiling or [], self.prompt_end
+        first = [max(policy.sink, end) if policy.prompt else policy.sink for end in ends.tolist()] if ends is not None else []
+        pins = [f + policy.recent for f in first]
+        for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
+            if allowed < pinned:
+                raise AssayError(
+                    f"budget {self.budget} leaves {allowed} of {length} tokens but {pinned} are pinned"
+                    f" (sink={policy.sink}, recent={policy.recent}, prompt={policy.prompt}): raise it or pin fewer"
+                )
+        return pins
+
+    def _forget_others(self, stores: Mapping[int, Store]) -> None:
+        mine = set() if self.budget.everything else {p.tag for p in self.policy.chain()}
+        for store in stores.values():
+            for name in store.remembered():
+                if name.partition("/")[0] not in mine:
+                    store.forget(name)
+        if self.budget.everything:
+            for layer in stores:
+                held = self._running().layers[layer]
+                held.observers = tuple(o for o in held.observers if getattr(o, "policy", None) is not self.policy)
 
     def _running(self) -> ModelState:
         if self.state is None:
@@ -160,7 +244,12 @@ class Compression:
         return self.state
 
 
-def _exceeds(stores: list[Store], ceiling: Int[Tensor, "batch"]) -> bool:
-    """Whether some sequence holds more over all these layers than its ceiling allows (heads and layers may share unevenly)."""
-    held = sum(torch.tensor(s.counts).view(s.batch, s.kv_heads).sum(1) for s in stores)
-    return bool((held > ceiling.cpu() * sum(s.kv_heads for s in stores)).any())
+class _Listener:
+    """Hands what one layer appends to one policy."""
+
+    def __init__(self, policy: Policy, layer: int) -> None:
+        self.policy, self.layer = policy, layer
+
+    @torch.no_grad()
+    def __call__(self, store: Store, seen: Observed) -> None:
+        self.policy.observe(self.layer, store, seen)

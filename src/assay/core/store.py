@@ -55,6 +55,7 @@ class Store:
         self.batch, self.kv_heads, self.page, self.grain = batch, kv_heads, page, grain
         self.counts = [0] * (batch * kv_heads)
         self.arrays: dict[str, Tensor] = {}  # "k", "v", "positions" and columns, each (pages, page, ...)
+        self.notes: dict[str, Tensor] = {}  # what a policy remembers of each sequence, (batch, ...)
         self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
         self.heads_alike = True  # no head has lost a token that another kept
         self._written: slice | tuple[Tensor, Tensor] | None = None  # where the last append went
@@ -75,10 +76,10 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        return distinct_bytes([*self.arrays.values(), self.owner]) if self.arrays else 0
+        return distinct_bytes(self.tensors()) if self.arrays else 0
 
     def tensors(self) -> list[Tensor]:
-        return [*self.arrays.values(), self.owner]
+        return [*self.arrays.values(), *self.notes.values(), self.owner]
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -121,20 +122,19 @@ class Store:
         self._written = slice(held, held + tokens)
 
     def _append_uneven(self, new: dict[str, Tensor], valid: Bool[Tensor, "owners tokens"]) -> None:
-        added = valid.sum(1)
         if not self.arrays:
             self._begin(new)
         held = torch.tensor(self.counts, device=valid.device)
-        wanted = (held + added).tolist()
+        wanted = (held + valid.sum(1)).tolist()
         self._make_room(wanted)
         place = held[:, None] + valid.cumsum(1) - 1
         slots = self._slot(torch.arange(self.owners, device=valid.device)[:, None], place)[valid]
         functional = _needs_grad(new["k"], self.arrays["k"])
         for name, t in self.arrays.items():
-            if name in new:
-                rows = t.flatten(0, 1)
-                put = rows.index_copy if functional else rows.index_copy_
-                self.arrays[name] = put(0, slots, new[name][valid].to(t.dtype)).view_as(t)
+            rows = t.flatten(0, 1)
+            put = rows.index_copy if functional else rows.index_copy_
+            added = new[name][valid].to(t.dtype) if name in new else rows.new_zeros(len(slots), *rows.shape[1:])
+            self.arrays[name] = put(0, slots, added).view_as(t)
         self.counts = wanted
         self._written = (slots, valid)
 
@@ -170,7 +170,7 @@ class Store:
 
     def write_column(self, name: str, values: Float[Tensor, "batch kv_heads tokens *rest"]) -> None:
         """Side data for the tokens of the last `append`; what belongs to its invalid tokens is ignored."""
-        values = values.flatten(0, 1)
+        values = values.detach().flatten(0, 1)
         pages, size = self.arrays["k"].shape[:2]
         if name not in self.arrays:
             self.arrays[name] = values.new_zeros(pages, size, *values.shape[2:])
@@ -192,6 +192,15 @@ class Store:
         column = values.new_zeros(pages * size, *values.shape[1:])
         column[self.slots()] = values
         self.arrays[name] = column.view(pages, size, *values.shape[1:])
+
+    def remembered(self) -> list[str]:
+        """Names of the columns and notes that policies keep here (`tag/name`)."""
+        return [name for name in (*self.arrays, *self.notes) if "/" in name]
+
+    def forget(self, name: str) -> None:
+        """Drop a column or a note, if there is one of that name."""
+        self.arrays.pop(name, None)
+        self.notes.pop(name, None)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -280,12 +289,14 @@ class Store:
     def fork(self) -> Store:
         copy = self._like(self.batch)
         copy.arrays = {name: t.clone() for name, t in self.arrays.items()}
+        copy.notes = {name: t.clone() for name, t in self.notes.items()}
         copy.counts, copy.owner = list(self.counts), self.owner
         return copy
 
     def detach(self) -> Store:
         copy = self._like(self.batch)
         copy.arrays = {name: t.detach() for name, t in self.arrays.items()}
+        copy.notes = dict(self.notes)
         copy.counts, copy.owner = list(self.counts), self.owner
         return copy
 
@@ -294,6 +305,7 @@ class Store:
         copy = self._like(len(index))
         owners = (index[:, None] * self.kv_heads + torch.arange(self.kv_heads, device=index.device)).flatten()
         copy.counts = [self.counts[i] for i in owners.tolist()]
+        copy.notes = {name: t[index] for name, t in self.notes.items()}
         if not self.arrays:
             return copy
         picked = [(self.owner == o).nonzero()[:, 0] for o in owners.tolist()]

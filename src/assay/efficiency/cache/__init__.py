@@ -1,0 +1,1 @@
+"""Cache policies: which tokens a growing cache keeps when it may not keep all."""
