@@ -71,6 +71,13 @@ def test_lines_become_examples_with_spans_and_joined_as_text(tmp_path):
     )
 
 
+def test_a_question_may_be_empty(tmp_path):
+    [example] = resolve("jsonl:" + lines(tmp_path, GOOD | {"context": "It was", "question": ""})).examples(
+        1, 0, 9, words
+    )
+    assert example.context + example.question + example.answers[0] == "It was Ada"
+
+
 def test_each_line_is_taken_at_most_once_in_an_order_of_the_seed(tmp_path):
     task = resolve("jsonl:" + lines(tmp_path, *[GOOD | {"question": f"{k}?"} for k in range(30)]))
     orders = [[example.meta["line"] for example in task.examples(50, seed, 100, words)] for seed in (0, 1)]

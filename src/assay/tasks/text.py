@@ -29,7 +29,7 @@ _MODULES = (
     "trace traceback types typing unittest/case unittest/mock urllib/parse urllib/request uuid weakref xml/dom/minidom "
     "zipfile"
 ).split()
-_NO_PROSE = ("::=", ">>>", "|", "===", "***", "---", "~~~", "^^^", "Changed in version", "Added in version")
+_NO_PROSE = ("::=", ">>>", "|", "===", "***", "---", "~~~", "^^^", " in version ")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def english() -> Corpus:
 
 
 def _unwrap(paragraph: str) -> str:
-    return re.sub(r"\s+", " ", paragraph).strip().removeprefix("* ")
+    return re.sub(r"\s+", " ", re.sub(r"(?<=\w-)\n\s*(?=\w)", "", paragraph)).strip().removeprefix("* ")
 
 
 def _is_prose(paragraph: str) -> bool:
