@@ -5,6 +5,7 @@
 """
 
 from assay.report.export import write_csv
+from assay.report.files import write_atomically as write_text
 from assay.report.page import write_page
 from assay.report.picture import picture
 from assay.report.summary import Difference, Estimate, Recommendation, Row, Summary, TaskSummary
@@ -21,4 +22,5 @@ __all__ = [
     "print_summary",
     "write_csv",
     "write_page",
+    "write_text",
 ]

@@ -69,7 +69,8 @@ class CellStore:
             self._file = None
 
     def __contains__(self, cell: str) -> bool:
-        return cell in self.cells
+        """Whether the cell is finished; one that was skipped for a reason is tried again."""
+        return cell in self.cells and not self.cells[cell].get("skipped")
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -1,0 +1,193 @@
+"""One cell: fork the prefilled cache, compress it, read the question and the right answer from it, and count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.bench.compare.prefill import Prefill, now
+from assay.bench.compare.prompts import Prompt
+from assay.core.policy import Compression, Policy
+from assay.core.state import ModelState
+from assay.core.store import Store
+
+if TYPE_CHECKING:
+    from assay.core.transformer import Transformer
+
+STEP = 16  # tokens fed between two calls of `hold` where a context stands for a generation
+BINS = 512  # of the picture of kept positions
+SHOWN = 240  # characters of the prompt's end kept for reading
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a cell may carry beyond its score."""
+
+    generate: bool = False  # score greedy text instead of the forced answer
+    speed_steps: int = 0  # greedy steps that are timed
+    picture: bool = False  # record the kept positions
+
+
+class Bench:
+    """One example on one model, its context prefilled once for all `policies` (by canonical expression)."""
+
+    def __init__(self, model: Transformer, task: Any, prompt: Prompt, policies: Mapping[str, Policy]) -> None:
+        self.model, self.task, self.prompt = model, task, prompt
+        self.device = model.device
+        with torch.no_grad():
+            self.prefill = Prefill(model, self._tokens(prompt.context[: prompt.prompted]), policies)
+        self._full: Float[Tensor, "answer vocab"] | None = None
+        self._whole: tuple[int, int] | None = None
+
+    def _tokens(self, ids: tuple[int, ...] | list[int]) -> Tensor:
+        return torch.tensor([list(ids)], device=self.device)
+
+    @torch.no_grad()
+    def measure(self, policy: str, budget: str, extras: Extras) -> dict[str, Any]:
+        """The numbers of one cell. `full` gives the reference for the others' KL where the task is a text's likelihood."""
+        state, held = self.prefill.fork(None if policy == "full" else policy, budget)
+        compressing, began = 0.0, now(self.device)
+        if held is not None:
+            held.finish_prefill(context=torch.tensor([len(self.prompt.context)], device=self.device))
+        compressing += now(self.device) - began
+        generating = self._feed_rest(state, held)
+        sizes = self._sizes(state, held)
+        survived, positions = self._kept(state, extras.picture and held is not None)
+        began = now(self.device)
+        first, _ = self.model(self._tokens(self.prompt.question), state, logits="last")
+        asking = now(self.device) - began
+        logits = self._answer(first, state.fork() if extras.generate else state)
+        answering = now(self.device) - began
+        scores = self._generated(first, state, held, logits) if extras.generate else self._forced(logits)
+        peak = max(sizes["bytes"], state.bytes, held.peak_bytes if held is not None else 0)
+        speed = self._speed(first, state, held, extras.speed_steps) if extras.speed_steps else None
+        prefilling = self.prefill.seconds + (self.prefill.observing[policy] if held is not None else 0.0) + generating
+        return {
+            **scores, **sizes, "kl": self._kl(logits, policy), "survived": survived, "positions": positions,
+            "peak_bytes": peak, "seconds_prefill": prefilling, "seconds_compress": compressing, "seconds_answer": answering,
+            "first_token": prefilling + compressing + asking, "tokens_per_second": speed, **self._texts(),
+        }  # fmt: skip
+
+    def _feed_rest(self, state: ModelState, held: Compression | None) -> float:
+        """What stands for a generation is fed in short steps, each of which the policy may answer by dropping tokens."""
+        rest, began = self.prompt.context[self.prompt.prompted :], now(self.device)
+        for at in range(0, len(rest), STEP):
+            self.model(self._tokens(rest[at : at + STEP]), state, logits="none")
+            if held is not None:
+                held.hold()
+        return now(self.device) - began if rest else 0.0
+
+    def _answer(self, first: Tensor, state: ModelState) -> Float[Tensor, "answer vocab"]:
+        """Logits for each token of the answer, each read after the right ones before it."""
+        answer = self.prompt.answer
+        if len(answer) == 1:
+            return first[0, -1:].float()
+        rest, _ = self.model(self._tokens(answer[:-1]), state)
+        return torch.cat([first[0, -1:], rest[0]]).float()
+
+    def _forced(self, logits: Float[Tensor, "answer vocab"]) -> dict[str, Any]:
+        """Right where greedy decoding would begin with the whole answer."""
+        wanted = torch.tensor(self.prompt.answer, device=self.device)
+        greedy = logits.argmax(-1)
+        wrong = (greedy != wanted).nonzero()
+        until = int(wrong[0, 0]) + 1 if len(wrong) else len(wanted)
+        logprob = float(logits.log_softmax(-1).gather(1, wanted[:, None]).sum())
+        nll = self.task.metric == "nll"
+        score = float(torch.tensor(logprob / len(wanted)).exp()) if nll else float(not len(wrong))
+        said = "" if nll else self.model.tokenizer.decode(greedy[:until].tolist()) + ("…" if len(wrong) else "")
+        return {"score": score, "logprob": logprob, "answer": said}
+
+    def _generated(self, first: Tensor, state: ModelState, held: Compression | None, logits: Tensor) -> dict[str, Any]:
+        """What greedy decoding writes, scored by the task; the log-probability is that of the forced answer all the same."""
+        ids: list[int] = []
+        ends = set(getattr(self.model.tokenizer, "ends", None) or ())
+        most = self.prompt.example.meta.get("max_tokens", len(self.prompt.answer) + 8)
+        token = first[:, -1:].argmax(-1)
+        while len(ids) < most and int(token) not in ends:
+            ids.append(int(token))
+            out, _ = self.model(token, state, logits="last")
+            if held is not None:
+                held.hold()
+            token = out[:, -1:].argmax(-1)
+        text = self.model.tokenizer.decode(ids)
+        return {**self._forced(logits), "score": float(self.task.score(self.prompt.example, text)), "answer": text}
+
+    def _speed(self, first: Tensor, state: ModelState, held: Compression | None, steps: int) -> float:
+        """Tokens per second of greedy decoding from this cache, the first step aside."""
+        token, began = first[:, -1:].argmax(-1), 0.0
+        for step in range(steps + 1):
+            if step == 1:
+                began = now(self.device)
+            out, _ = self.model(token, state, logits="last")
+            if held is not None:
+                held.hold()
+            token = out[:, -1:].argmax(-1)
+        return steps / (now(self.device) - began)
+
+    def _kl(self, logits: Float[Tensor, "answer vocab"], policy: str) -> float | None:
+        """Mean over the answer's tokens of KL(full || this), in nats; None where the task is not a text's likelihood."""
+        if self.task.metric != "nll":
+            return None
+        predicted = logits.log_softmax(-1)
+        if policy == "full":
+            self._full = predicted
+        if self._full is None:
+            return None
+        return float(torch.nn.functional.kl_div(predicted, self._full, log_target=True, reduction="sum")) / len(logits)
+
+    def _sizes(self, state: ModelState, held: Compression | None) -> dict[str, Any]:
+        stores = state.growing()
+        counts = [c for store in stores.values() for c in store.counts]
+        if held is None:
+            self._whole = state.bytes, sum(s.bytes for s in stores.values())
+        if self._whole is None:
+            raise RuntimeError("full is measured first: it says what the whole cache holds")
+        return {
+            "tokens": len(self.prompt.context),
+            "kept": sum(counts) / len(counts) if counts else None,
+            "bytes": state.bytes,
+            "bytes_eligible": sum(s.bytes for s in stores.values()),
+            "bytes_full": self._whole[0],
+            "bytes_full_eligible": self._whole[1],
+        }
+
+    def _kept(self, state: ModelState, picture: bool) -> tuple[float | None, dict[str, list[float]] | None]:
+        """The share of the answer's tokens that is held (of its best copy, mean over layers and heads), and where all held ones lie."""
+        shares: list[float] = []
+        positions: dict[str, list[float]] = {}
+        for layer, store in state.growing().items():
+            held = held_matrix(store, len(self.prompt.context))
+            copies = [held[:, a:b].mean(1) for a, b in self.prompt.spans]
+            shares += torch.stack(copies).amax(0).tolist() if copies else []
+            if picture:
+                positions[str(layer)] = binned(held.mean(0))
+        return (sum(shares) / len(shares) if shares else None), (positions if picture and positions else None)
+
+    def _texts(self) -> dict[str, Any]:
+        example = self.prompt.example
+        prompt = (example.context + example.question)[-SHOWN:]
+        wanted = example.answers[0]
+        return {
+            "answer_tokens": len(self.prompt.answer), "spans": [list(s) for s in self.prompt.spans], "prompt": prompt,
+            "wanted": wanted if len(wanted) <= SHOWN else wanted[:SHOWN] + "…",
+        }  # fmt: skip
+
+
+def held_matrix(store: Store, tokens: int) -> Float[Tensor, "owners tokens"]:
+    """1 where an owner holds a position of the context, else 0."""
+    flat = store.flat()
+    inside = flat.positions < tokens
+    held = torch.zeros(store.owners, tokens, device=flat.positions.device)
+    held[flat.owner[inside].long(), flat.positions[inside].long()] = 1
+    return held
+
+
+def binned(shares: Float[Tensor, "tokens"], bins: int = BINS) -> list[float]:
+    """Means of equally wide bins, at most `bins` of them; the last one may be narrower."""
+    width = -(-len(shares) // bins)
+    return [round(float(part.mean()), 3) for part in shares.split(width)]

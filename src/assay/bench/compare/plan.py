@@ -1,0 +1,234 @@
+"""The grid before it runs: every cell by name, what is impossible and why, and how long it should take."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from assay.bench.compare.cells import fingerprint
+from assay.bench.compare.prompts import Prompt, tokenise
+from assay.bench.compare.settings import BASELINES, Settings, split
+from assay.core import registry
+from assay.core.budget import Budget
+from assay.core.build import build
+from assay.core.errors import AssayError, UnknownPart
+from assay.core.expressions import Call, parse
+from assay.core.policy import Policy
+from assay.tasks import resolve
+
+if TYPE_CHECKING:
+    from assay.core.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid. `refused`: why it cannot be measured."""
+
+    task: str
+    example: int
+    policy: str
+    budget: str
+    name: str  # the fingerprint
+    refused: str | None = None
+
+
+@dataclass
+class Plan:
+    """Policies by canonical expression (`full` is None: the model's own cache), prompts by task, and the cells in the order they run."""
+
+    policies: dict[str, Policy | None]
+    budgets: tuple[str, ...]
+    tasks: dict[str, Any]
+    prompts: dict[str, list[Prompt]]
+    cells: list[Cell]
+    notes: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def possible(self) -> list[Cell]:
+        return [c for c in self.cells if c.refused is None]
+
+    def refused(self) -> list[dict[str, Any]]:
+        """What is left out and why, one entry for each policy, budget, task and reason."""
+        counted = Counter((f"{c.policy}@{c.budget} on {c.task}", c.refused) for c in self.cells if c.refused)
+        return [{"what": what, "cells": n, "why": why} for (what, why), n in counted.items()]
+
+
+def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed: dict[str, Any]) -> Plan:
+    """The whole grid. Raises AssayError for unknown names, malformed budgets, a length beyond the model's window, and a
+
+    budget that is impossible for every policy; what is impossible for some only is a refused cell.
+    """
+    if settings.length > model.config.context:
+        raise AssayError(
+            f"a length of {settings.length} tokens is more than the {model.config.context} that {model.name} can read: "
+            f"ask for at most {model.config.context}"
+        )
+    asked = policies_asked(parts, settings.budgets)
+    budgets = tuple(dict.fromkeys(b for found in asked.values() for b in found))
+    asked["random"] = tuple(dict.fromkeys((*asked.get("random", ()), *budgets)))
+    built = {name: _policy(name) for name in asked}
+    tasks = {name: resolve(name) for name in dict.fromkeys(map(canonical_task, settings.tasks))}
+    prompts = {name: _prompts(model, task, name, settings) for name, task in tasks.items()}
+    code = {name: code_of(name) for name in asked}
+    cells = []
+    for task, its_prompts in prompts.items():
+        for example, prompt in enumerate(its_prompts):
+            said = {**fixed, "task": task, "example": example, "prompt": prompt.digest}
+            grid = [("full", "1"), *((p, b) for p, found in asked.items() for b in found)]
+            for policy, budget in grid:
+                why = _impossible(model, prompt, built.get(policy), budget)
+                name = fingerprint({**said, "policy": policy, "budget": budget, "code": code.get(policy, "")})
+                cells.append(Cell(task, example, policy, budget, name, why))
+    _refuse_useless(cells, budgets)
+    notes = [{"policy": p, "says": why} for p, policy in built.items() if (why := policy.explain(model.config))]
+    return Plan({"full": None, **built}, budgets, tasks, prompts, cells, notes)
+
+
+def policies_asked(parts: Sequence[str], budgets: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Canonical policies with the budgets each is measured at: its own where the expression has one, else all of them."""
+    found: dict[str, list[str]] = {"random": []}
+    everywhere = [str(Budget.parse(b)) for b in budgets]
+    for text in split(list(parts)):
+        call = parse(text)
+        name = str(canonical(Call(call.name, call.args, call.options)))
+        if name == "full":
+            continue
+        found.setdefault(name, []).extend([str(Budget.parse(call.budget))] if call.budget else everywhere)
+    if found.keys() == {"random"} and not found["random"]:
+        found["random"] = everywhere
+    return {name: tuple(dict.fromkeys(its)) for name, its in found.items()}
+
+
+def canonical(call: Call) -> Call:
+    """The call with the names of the registry in place of aliases. Raises UnknownPart with the nearest names."""
+
+    def inner(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(inner, value))
+        if not isinstance(value, Call):
+            return value
+        try:
+            return canonical(value)
+        except UnknownPart:
+            return value  # a bare word may be a text; `build` says so where it is not
+
+    name = registry.find(call.name, "policy").name
+    return Call(name, inner(call.args), tuple((k, inner(v)) for k, v in call.options), call.budget)
+
+
+def canonical_task(text: str) -> str:
+    name, colon, _ = text.partition(":")
+    if colon and name in ("text", "jsonl"):
+        return text
+    call = parse(text)
+    return str(Call(registry.find(call.name, "task").name, call.args, call.options))
+
+
+def code_of(policy: str) -> str:
+    """A checksum of the files that the policy's parts are written in: an edited policy is another policy."""
+
+    def files(value: Any) -> set[str]:
+        if isinstance(value, tuple):
+            return {f for one in value for f in files(one)}
+        if not isinstance(value, Call):
+            return set()
+        inside = files(value.args) | files(tuple(v for _, v in value.options))
+        try:
+            return inside | {str(registry.find(value.name, "policy").path)}
+        except UnknownPart:
+            return inside
+
+    digest = hashlib.sha256()
+    for path in sorted(files(parse(policy))):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def _policy(name: str) -> Policy:
+    policy = build(name, "policy")
+    if not isinstance(policy, Policy):
+        raise AssayError(f"{name} is no cache policy: its class must derive from assay.core.policy.Policy")
+    return policy
+
+
+def _prompts(model: Transformer, task: Any, name: str, settings: Settings) -> list[Prompt]:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise AssayError(f"model {model.name} has no tokenizer, so tasks of text cannot be read")
+    examples = task.examples(settings.examples, settings.seed, settings.length, lambda text: len(tokenizer.encode(text)))
+    prompts = [tokenise(tokenizer, e, metric=task.metric, aware=settings.aware) for e in examples]
+    if not prompts:
+        raise AssayError(f"task {name} gives no example")
+    return prompts
+
+
+def _impossible(model: Transformer, prompt: Prompt, policy: Policy | None, budget: str) -> str | None:
+    if len(prompt) > model.config.context:
+        return f"{len(prompt)} tokens with question and answer are more than the model's window of {model.config.context}"
+    if policy is None:
+        return None
+    wanted = Budget.parse(budget)
+    if not policy.bounded and not wanted.everything:
+        return "it keeps everything, whatever the budget"
+    if wanted.kind == "bytes" or wanted.everything:
+        return None  # what a token costs in bytes is known once the policy has seen one
+    context = torch.tensor([len(prompt.context)])
+    allowed = int(wanted.tokens(context, []))
+    pins = policy.recent + (max(policy.sink, prompt.prompted) if policy.prompt else policy.sink)
+    if allowed < pins:
+        return f"the budget is {allowed} tokens, but {pins} are pinned (sink={policy.sink}, recent={policy.recent}): raise it or pin fewer"
+    return None
+
+
+def _refuse_useless(cells: Sequence[Cell], budgets: Sequence[str]) -> None:
+    for budget in budgets:
+        mine = [c for c in cells if c.budget == budget and c.policy != "full"]
+        if mine and all(c.refused for c in mine):
+            raise AssayError(f"budget {budget}: {mine[0].refused}")
+
+
+def expected_seconds(model: Transformer, plan: Plan, cells: Sequence[Cell], settings: Settings) -> dict[str, float]:
+    """By cell name: what the cell should take, from a short probe of this model on this machine.
+
+    An example's prefill is counted with its first cell.
+    """
+    with torch.no_grad():
+        rate, step = _probe(model, min(128, model.config.context // 2))
+    expected, seen = {}, set()
+    for cell in cells:
+        prompt = plan.prompts[cell.task][cell.example]
+        after = len(prompt.question) + len(prompt.answer) + len(prompt.context) - prompt.prompted
+        seconds = after / rate + 4 * step
+        if cell.example < settings.speed_examples:
+            seconds += (settings.speed_steps + 1) * step
+        if settings.generate:
+            seconds += (len(prompt.answer) + 8) * step
+        if (cell.task, cell.example) not in seen:
+            seen.add((cell.task, cell.example))
+            seconds += prompt.prompted / rate
+        expected[cell.name] = seconds
+    return expected
+
+
+def _probe(model: Transformer, tokens: int) -> tuple[float, float]:
+    """Tokens a second of a prefill, and seconds of one decoding step."""
+    ids = torch.arange(tokens, device=model.device)[None] % model.config.vocab_size
+    rates, steps = [], []
+    for _ in range(2):
+        state, began = model.start(1), time.perf_counter()
+        model(ids, state, logits="none")
+        rates.append(tokens / (time.perf_counter() - began))
+        began = time.perf_counter()
+        float(model(ids[:, :1], state, logits="last")[0].sum())
+        steps.append(time.perf_counter() - began)
+    return max(rates), min(steps)
+
+
+__all__ = ["BASELINES", "Cell", "Plan", "canonical", "expected_seconds", "lay_out"]
