@@ -1,0 +1,1 @@
+"""Claims about what a growing cache keeps."""
