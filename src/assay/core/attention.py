@@ -98,7 +98,8 @@ def attend_pages(
     # an owner's pages are merged relative to its highest score, which cancels and so needs no gradient
     shape = (owners, group, tokens)
     peak = scores.new_full(shape, torch.finfo(scores.dtype).min)
-    peak = peak.index_reduce(0, pages.owner, scores.detach().amax(-1), "amax")
+    highest = scores.detach().amax(-1)
+    peak = peak.scatter_reduce(0, pages.owner[:, None, None].expand_as(highest), highest, "amax")
     weights = (scores - peak[pages.owner][..., None]).exp()
     read = torch.einsum("pgts,psd->pgtd", weights, pages.v)
     total = scores.new_zeros(shape).index_add(0, pages.owner, weights.sum(-1))

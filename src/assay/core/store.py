@@ -90,23 +90,27 @@ class Store:
         *,
         positions: Int[Tensor, "batch tokens"],
         valid: Bool[Tensor, "batch tokens"] | None = None,
+        functional: bool = False,
     ) -> None:
-        """Add tokens after what each owner holds; invalid tokens leave no trace."""
+        """Add tokens after what each owner holds; invalid tokens leave no trace.
+
+        `functional`: write nothing in place, even where neither keys nor values have gradients (their readers may).
+        """
         batch, heads, tokens, _ = k.shape
         if (batch, heads) != (self.batch, self.kv_heads):
             raise AssayError(f"keys of {batch} x {heads} heads appended to a store of {self.batch} x {self.kv_heads}")
         spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
         new = {"k": k.flatten(0, 1), "v": v.flatten(0, 1), "positions": spread.reshape(self.owners, tokens)}
+        functional = functional or _needs_grad(*new.values(), *self.arrays.values())
         if valid is None and self.even:
-            self._append_even(new, tokens)
+            self._append_even(new, tokens, functional)
         else:
             if valid is None:
                 valid = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
-            self._append_uneven(new, valid.repeat_interleave(heads, 0))
+            self._append_uneven(new, valid.repeat_interleave(heads, 0), functional)
 
-    def _append_even(self, new: dict[str, Tensor], tokens: int) -> None:
+    def _append_even(self, new: dict[str, Tensor], tokens: int, functional: bool) -> None:
         held = self.counts[0]
-        functional = _needs_grad(new["k"], self.arrays.get("k"))
         if not self.arrays:
             self._begin(new)
         if functional:
@@ -121,7 +125,7 @@ class Store:
         self.counts = [held + tokens] * self.owners
         self._written = slice(held, held + tokens)
 
-    def _append_uneven(self, new: dict[str, Tensor], valid: Bool[Tensor, "owners tokens"]) -> None:
+    def _append_uneven(self, new: dict[str, Tensor], valid: Bool[Tensor, "owners tokens"], functional: bool) -> None:
         if not self.arrays:
             self._begin(new)
         held = torch.tensor(self.counts, device=valid.device)
@@ -129,7 +133,6 @@ class Store:
         self._make_room(wanted)
         place = held[:, None] + valid.cumsum(1) - 1
         slots = self._slot(torch.arange(self.owners, device=valid.device)[:, None], place)[valid]
-        functional = _needs_grad(new["k"], self.arrays["k"])
         for name, t in self.arrays.items():
             rows = t.flatten(0, 1)
             put = rows.index_copy if functional else rows.index_copy_
@@ -145,8 +148,8 @@ class Store:
     def _make_room(self, wanted: list[int]) -> None:
         size = self.arrays["k"].shape[1]
         if self.dense:
-            if max(wanted) > size:
-                self._grow(max(wanted))
+            if max(*wanted, 1) > size:
+                self._grow(max(*wanted, 1))
             return
         room = [n * size for n in torch.bincount(self.owner, minlength=self.owners).tolist()]
         if any(w > r for w, r in zip(wanted, room, strict=True)):

@@ -87,7 +87,8 @@ class SoftmaxAttention(Mixer):
             z = self._read_alone(seen)
         else:
             first = not any(state.store.counts)
-            state.store.append(seen.k, seen.v, positions=positions, valid=valid)
+            gradients = torch.is_grad_enabled() and seen.q.requires_grad
+            state.store.append(seen.k, seen.v, positions=positions, valid=valid, functional=gradients)
             for observer in state.observers:
                 observer(state.store, seen)
             z = self._read_alone(seen) if first and self._plain(seen) else self._read_store(seen, state.store)
