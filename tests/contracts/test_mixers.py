@@ -17,7 +17,7 @@ from assay.core.sites import Tap
 from assay.core.state import State
 
 # A law may be relaxed only by name, with the reason.
-REFUSES_ROLLBACK: dict[str, str] = {}
+REFUSES_ROLLBACK: dict[str, str] = {"gated_deltanet": "a recurrent state keeps no past"}
 
 WIDTH = SIZES["width"]
 every_mixer = pytest.mark.parametrize(("name", "chosen"), builds("mixer"))
