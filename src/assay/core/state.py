@@ -116,7 +116,8 @@ class AttentionState(State):
         limits = self.seen - tokens
         if int(limits.min()) < 0:
             raise Refused(f"cannot roll back {tokens} tokens: only {int(self.seen.min())} were seen")
-        if self.window is not None and bool((self.lost > limits - self.window).any()):
+        needed = None if self.window is None else (limits - self.window + 1).clamp(min=0)
+        if needed is not None and bool((self.lost >= needed).any()):
             raise Refused(f"cannot roll back {tokens} tokens: the window's older keys are no longer held")
         self.store.roll_back(limits)
         self.seen = limits
