@@ -1,0 +1,1 @@
+"""Number formats, and models whose weights are held in them."""
