@@ -72,6 +72,10 @@ class Transformer(nn.Module):
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise AssayError(f"tokens must be (batch, tokens) with at least one token, not {tuple(tokens.shape)}")
+        if tokens.is_floating_point():
+            raise AssayError(f"tokens must be whole numbers, not {tokens.dtype}")
+        if valid is not None and valid.shape != tokens.shape:
+            raise AssayError(f"valid must be {tuple(tokens.shape)}, not {tuple(valid.shape)}")
         if valid is not None and bool(valid.all()):
             valid = None
         positions = self._positions(tokens, state, valid)
