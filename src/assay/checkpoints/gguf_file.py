@@ -75,7 +75,9 @@ class GGUFFile:
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(one, range(0, rows, _CHUNK_ROWS)))
         except NotImplementedError:
-            raise AssayError(f"{self.path}: tensor {name} is stored as {tensor.kind.name}, which cannot be dequantised") from None
+            raise AssayError(
+                f"{self.path}: tensor {name} is stored as {tensor.kind.name}, which cannot be dequantised"
+            ) from None
         return out.reshape(tensor.shape)
 
 

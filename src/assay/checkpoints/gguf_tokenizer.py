@@ -21,7 +21,15 @@ _LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_SPLITS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "qwen2": _QWEN2, "gpt-2": None, "gpt2": None, "default": None}
+_SPLITS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "gpt-2": None,
+    "gpt2": None,
+    "default": None,
+}
 
 
 def tokenizer_from_gguf(metadata: dict[str, Any]) -> ours.Tokenizer:
@@ -118,7 +126,13 @@ def _add_tokens(backend: Tokenizer, given) -> None:
     """Control tokens and user-defined ones are found whole in a text, before anything is split."""
     kinds = given("token_type")
     kinds = [] if kinds is None else kinds.tolist()
-    marked = [(token, kind) for token, kind in zip(given("tokens"), kinds) if kind in (_CONTROL, _USER_DEFINED)]
+    marked = [
+        (token, kind) for token, kind in zip(given("tokens"), kinds, strict=False) if kind in (_CONTROL, _USER_DEFINED)
+    ]
     known = backend.get_vocab(with_added_tokens=False)
-    backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, k in marked if k == _CONTROL and t in known])
-    backend.add_tokens([AddedToken(t, normalized=False, special=False) for t, k in marked if k == _USER_DEFINED and t in known])
+    backend.add_special_tokens(
+        [AddedToken(t, normalized=False, special=True) for t, k in marked if k == _CONTROL and t in known]
+    )
+    backend.add_tokens(
+        [AddedToken(t, normalized=False, special=False) for t, k in marked if k == _USER_DEFINED and t in known]
+    )

@@ -47,7 +47,11 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     from safetensors.torch import save_file
 
     shards = list(_shards(tensors, shard_bytes))
-    names = [SINGLE] if len(shards) == 1 else [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
+    names = (
+        [SINGLE]
+        if len(shards) == 1
+        else [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
+    )
     for name, shard in zip(names, shards, strict=True):
         whole = {key: tensor.detach().contiguous().cpu() for key, tensor in shard.items()}
         atomically(folder / name, lambda path, whole=whole: save_file(whole, path, metadata={"format": "pt"}))

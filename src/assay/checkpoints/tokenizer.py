@@ -70,12 +70,20 @@ class Tokenizer:
         def refuse(message: str) -> None:
             raise AssayError(f"the chat template refuses these messages: {message}")
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
         environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
         environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
-        names = {"bos_token": self._token(self.bos), "eos_token": self._token(self.eos), "pad_token": self._token(self.pad)}
+        names = {
+            "bos_token": self._token(self.bos),
+            "eos_token": self._token(self.eos),
+            "pad_token": self._token(self.pad),
+        }
         try:
-            return environment.from_string(self.chat_template).render(messages=messages, add_generation_prompt=answer, **names)
+            return environment.from_string(self.chat_template).render(
+                messages=messages, add_generation_prompt=answer, **names
+            )
         except TemplateError as error:
             raise AssayError(f"the chat template cannot be used: {error}") from None
 
@@ -91,7 +99,9 @@ class Tokenizer:
         }
         if self.chat_template:
             config["chat_template"] = self.chat_template
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
 
     def _prefix(self, bos: bool) -> list[int]:
         return [self.bos] if bos and self.adds_bos and self.bos is not None else []
@@ -108,7 +118,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
     path = folder / "tokenizer.json"
     if not path.exists():
         if (folder / "tokenizer.model").exists():
-            raise AssayError(f"{folder} has a tokenizer.model but no tokenizer.json; save it once with transformers' AutoTokenizer")
+            raise AssayError(
+                f"{folder} has a tokenizer.model but no tokenizer.json; save it once with transformers' AutoTokenizer"
+            )
         return None
     import tokenizers
 
@@ -137,7 +149,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
         pad=special("pad"),
         adds_bos=bool(config.get("add_bos_token", bos is not None and added[:1] == [bos])),
         ends=tuple(config.get("assay_ends") or ends),
-        chat_template=template.read_text(encoding="utf-8") if template.exists() else _template(config.get("chat_template")),
+        chat_template=template.read_text(encoding="utf-8")
+        if template.exists()
+        else _template(config.get("chat_template")),
     )
 
 

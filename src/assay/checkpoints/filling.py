@@ -1,0 +1,97 @@
+"""Between a file's tensors and a model's parameters: names translated, joined ones cut, shapes checked, nothing missing, nothing left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from assay.checkpoints.families.common import Layout
+from assay.checkpoints.safetensors_files import listed
+from assay.core.config import TransformerConfig
+from assay.core.errors import AssayError
+from assay.core.transformer import Transformer
+
+
+class _NothingAllocated(TorchFunctionMode):
+    """`torch.empty` gives tensors without memory, so that parameters about to be replaced are neither allocated nor initialised.
+
+    Everything else (frequencies of positions, say) is computed as ever.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def hollow(config: TransformerConfig) -> Transformer:
+    """A model whose matrices have a shape but no memory yet."""
+    with _NothingAllocated():
+        return Transformer(config)
+
+
+def fill(model: Transformer, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> Transformer:
+    """Give the hollow model its parameters. A tensor that already is as wanted is taken as it is, mapped from its file.
+
+    In 16 bits, vectors (norms, biases) stay in float32: they cost nothing and computing is in float32.
+    """
+    short = dtype in (torch.bfloat16, torch.float16)
+
+    def placed(tensor: Tensor) -> Tensor:
+        return tensor.to(device, torch.float32 if short and tensor.ndim < 2 else dtype)
+
+    model.load_state_dict({name: placed(tensor) for name, tensor in tensors.items()}, assign=True)
+    return model.to(device).eval()
+
+
+def ours_from(
+    layout: Layout, model: Transformer, names: Iterable[str], read: Callable[[str], Tensor], where: Any
+) -> dict[str, Tensor]:
+    """Tensors by our names. `names` are those of the file, `read` gives one.
+
+    Raises AssayError naming tensors that are missing, left over or of another shape.
+    """
+    usual = {layout.usual(name): name for name in names}
+    usual.pop(None, None)
+    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
+    places = {name: layout.theirs(name) for name in wanted}
+    needed = {place.name for place in places.values()}
+    if missing := needed - set(usual):
+        raise AssayError(f"{where} lacks {len(missing)} tensors that its config asks for: {listed(list(missing))}")
+    unused = set(usual) - needed - ({layout.theirs("unembed.weight").name} if model.config.tied else set())
+    if unused:
+        raise AssayError(
+            f"{where} holds {len(unused)} tensors that its config has no place for: {listed(list(unused))}"
+        )
+    found = {}
+    for name, place in places.items():
+        whole = read(usual[place.name])
+        tensor = whole if place.of == 1 else whole.chunk(place.of, place.axis)[place.index]
+        tensor = layout.fold(name, tensor, model.config)
+        if tensor.shape != wanted[name]:
+            raise AssayError(
+                f"{where}: {usual[place.name]} has shape {tuple(whole.shape)}, "
+                f"which gives {tuple(tensor.shape)} where its config asks for {tuple(wanted[name])}"
+            )
+        found[name] = tensor
+    return found
+
+
+def theirs_from(layout: Layout, model: Transformer) -> dict[str, Tensor]:
+    """The model's tensors by the names and in the shapes of the family's files."""
+    dtype = model.embed.weight.dtype
+    parts: dict[str, list[tuple[int, int, Tensor]]] = {}
+    for name, parameter in model.named_parameters():
+        place = layout.theirs(name)
+        tensor = layout.unfold(name, parameter.detach(), model.config).to(dtype)
+        parts.setdefault(place.name, []).append((place.index, place.axis, tensor))
+    joined = {}
+    for name, found in parts.items():
+        found.sort(key=lambda part: part[0])
+        joined[name] = found[0][2] if len(found) == 1 else torch.cat([tensor for _, _, tensor in found], found[0][1])
+    return joined
