@@ -68,7 +68,9 @@ class Policy(ABC):
     def explain(self, config: TransformerConfig) -> str | None:
         """One line where this policy cannot act (fully) on such a model, else None."""
         heads = growing_heads(config)
-        return self.limits(heads) if heads else "every layer has a window and drops tokens by itself: nothing to compress"
+        return (
+            self.limits(heads) if heads else "every layer has a window and drops tokens by itself: nothing to compress"
+        )
 
     def chain(self) -> Iterator[Policy]:
         """This policy, the one it wraps, and so on inwards."""
@@ -103,9 +105,7 @@ def top_per_owner(
     return (rank_per_owner(scores, owner, len(budget)) < budget[owner]).nonzero()[:, 0]
 
 
-def rank_per_owner(
-    scores: Float[Tensor, "stored"], owner: Int[Tensor, "stored"], owners: int
-) -> Int[Tensor, "stored"]:
+def rank_per_owner(scores: Float[Tensor, "stored"], owner: Int[Tensor, "stored"], owners: int) -> Int[Tensor, "stored"]:
     """0 for an owner's highest score, 1 for the next, and so on."""
     by_score = scores.sort(descending=True, stable=True).indices
     order = by_score[owner[by_score].sort(stable=True).indices]
@@ -217,7 +217,11 @@ class Compression:
 
     def _count_pins(self, lengths: Int[Tensor, "batch"]) -> list[int]:
         policy, ceiling, ends = self.policy, self.ceiling or [], self.prompt_end
-        first = [max(policy.sink, end) if policy.prompt else policy.sink for end in ends.tolist()] if ends is not None else []
+        first = (
+            [max(policy.sink, end) if policy.prompt else policy.sink for end in ends.tolist()]
+            if ends is not None
+            else []
+        )
         pins = [f + policy.recent for f in first]
         for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
             if allowed < pinned:

@@ -61,7 +61,9 @@ class AdaKV(Wrapper):
         heads = sum(stores[layer].kv_heads for layer in group)
         sequence = torch.cat([o // stores[layer].kv_heads for layer, o in zip(group, owners, strict=True)])
         # equal scores are won in the order of their rank in their own head, so that equal heads win equally many
-        inner = torch.cat([rank_per_owner(scores[la], o, stores[la].owners) for la, o in zip(group, owners, strict=True)])
+        inner = torch.cat(
+            [rank_per_owner(scores[la], o, stores[la].owners) for la, o in zip(group, owners, strict=True)]
+        )
         together = torch.cat([scores[layer] for layer in group])
         turn = inner.sort(stable=True).indices
         place = torch.empty_like(turn)

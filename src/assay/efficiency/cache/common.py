@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.attention import visible
+from assay.core.errors import AssayError
 from assay.core.policy import Policy
 from assay.core.state import Observed
 from assay.core.store import Flat, Store
@@ -23,6 +24,13 @@ def wide(x: Tensor) -> Tensor:
 
 def unit(keys: Float[Tensor, "*rest dim"]) -> Float[Tensor, "*rest dim"]:
     return torch.nn.functional.normalize(wide(keys), dim=-1)
+
+
+def among(part: str, **options: tuple[str, tuple[str, ...]]) -> None:
+    """Raises AssayError for an option whose value is none of its choices."""
+    for name, (value, choices) in options.items():
+        if value not in choices:
+            raise AssayError(f"{part}: {name}={value!r}; choose {' or '.join(choices)}")
 
 
 class Rows:

@@ -19,10 +19,9 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.core.errors import AssayError
 from assay.core.policy import Policy
 from assay.core.store import Store
-from assay.efficiency.cache.common import draws
+from assay.efficiency.cache.common import among, draws
 
 
 class RandomAttention(Policy):
@@ -32,8 +31,7 @@ class RandomAttention(Policy):
         self, seed: int = 0, draw: Literal["priority", "fresh"] = "priority", *, prompt: bool = True, **pins: Any
     ) -> None:
         super().__init__(prompt=prompt, **pins)
-        if draw not in ("priority", "fresh"):
-            raise AssayError(f"random_attention: draw={draw!r}; choose priority or fresh")
+        among("random_attention", draw=(draw, ("priority", "fresh")))
         self.seed, self.draw = seed, draw
 
     def score(self, layer: int, store: Store) -> Float[Tensor, "stored"]:

@@ -39,6 +39,10 @@ def rounded(
         room = given < held
         if not bool(((left > 0) & room.any(1)).any()):
             break
+        even = (left.clamp(min=0) // room.sum(1).clamp(min=1))[:, None] * room
+        if bool(even.any()):
+            given = torch.minimum(given + even, held)
+            continue
         fraction = (wanted - given).masked_fill(~room, -torch.inf)
         place = fraction.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         given += ((place < left[:, None]) & room).long()

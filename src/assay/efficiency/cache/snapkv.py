@@ -24,7 +24,7 @@ from assay.core.errors import AssayError
 from assay.core.policy import Policy
 from assay.core.state import Observed
 from assay.core.store import EMPTY, Store
-from assay.efficiency.cache.common import Rows, attention_received
+from assay.efficiency.cache.common import Rows, among, attention_received
 
 
 class SnapKV(Policy):
@@ -34,8 +34,7 @@ class SnapKV(Policy):
         super().__init__(**pins)
         if window < 1 or kernel < 1 or kernel % 2 == 0:
             raise AssayError(f"snapkv: window={window} must be positive and kernel={kernel} odd")
-        if pool not in ("max", "mean"):
-            raise AssayError(f"snapkv: pool={pool!r}; choose max or mean")
+        among("snapkv", pool=(pool, ("max", "mean")))
         self.window, self.kernel, self.pool = window, kernel, pool
         self.logits: dict[int, tuple[float, float | None]] = {}  # scale and soft cap of each layer
 
