@@ -77,8 +77,9 @@ def left_padded(
 ) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
     """Token rows of different lengths as one matrix, padding on the left, and which of it is real."""
     longest = max(map(len, rows), default=0)
-    if not longest:
-        raise AssayError("the prompt is empty: give at least one token")
+    if not all(map(len, rows)) or not longest:
+        which = f"prompt {[len(r) for r in rows].index(0) + 1} of {len(rows)}" if len(rows) > 1 else "the prompt"
+        raise AssayError(f"{which} is empty: give at least one token")
     tokens = torch.tensor([[0] * (longest - len(r)) + list(r) for r in rows], device=device)
     lengths = torch.tensor([len(r) for r in rows], device=device)
     return tokens, torch.arange(longest, device=device) >= (longest - lengths)[:, None]
