@@ -29,7 +29,8 @@ def make_tiny(context: int = 2048, seed: int = 0) -> Transformer:
     torch.manual_seed(seed)
 
     def block(window):
-        options = dict(heads=4, kv_heads=2, head_dim=8, window=window, position={"part": "rope", "options": {"theta": 10000.0}})
+        rope = {"part": "rope", "options": {"theta": 10000.0}}
+        options = {"heads": 4, "kv_heads": 2, "head_dim": 8, "window": window, "position": rope}
         return BlockConfig(Spec("softmax", options), Spec("gated", {"hidden": 32, "activation": "silu"}))
 
     model = Transformer(TransformerConfig(vocab_size=256, width=32, blocks=(block(None), block(16)), context=context))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -60,9 +61,8 @@ class Plan:
 
 
 def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed: dict[str, Any]) -> Plan:
-    """The whole grid. Raises AssayError for unknown names, malformed budgets, a length beyond the model's window, and a
-
-    budget that is impossible for every policy; what is impossible for some only is a refused cell.
+    """The whole grid. Raises AssayError for unknown names, malformed budgets, a length beyond the model's window,
+    and a budget that is impossible for every policy; what is impossible for some only is a refused cell.
     """
     if settings.length > model.config.context:
         raise AssayError(
@@ -88,6 +88,14 @@ def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed:
     _refuse_useless(cells, budgets)
     notes = [{"policy": p, "says": why} for p, policy in built.items() if (why := policy.explain(model.config))]
     return Plan({"full": None, **built}, budgets, tasks, prompts, cells, notes)
+
+
+def check_names(parts: Sequence[str], settings: Settings) -> None:
+    """Raise AssayError for a name, expression or budget that cannot be meant, before a model is loaded for it."""
+    for name in policies_asked(parts, settings.budgets):
+        _policy(name)
+    for name in settings.tasks:
+        resolve(canonical_task(name))
 
 
 def policies_asked(parts: Sequence[str], budgets: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -200,35 +208,35 @@ def expected_seconds(model: Transformer, plan: Plan, cells: Sequence[Cell], sett
     An example's prefill is counted with its first cell.
     """
     with torch.no_grad():
-        rate, step = _probe(model, min(128, model.config.context // 2))
+        reading, answering, step = _probe(model, min(256, model.config.context // 2))
     expected, seen = {}, set()
     for cell in cells:
         prompt = plan.prompts[cell.task][cell.example]
-        after = len(prompt.question) + len(prompt.answer) + len(prompt.context) - prompt.prompted
-        seconds = after / rate + 4 * step
+        seconds = (len(prompt.question) + len(prompt.context) - prompt.prompted) * reading + len(prompt.answer) * answering + 4 * step
         if cell.example < settings.speed_examples:
             seconds += (settings.speed_steps + 1) * step
         if settings.generate:
             seconds += (len(prompt.answer) + 8) * step
         if (cell.task, cell.example) not in seen:
             seen.add((cell.task, cell.example))
-            seconds += prompt.prompted / rate
+            seconds += prompt.prompted * reading
         expected[cell.name] = seconds
     return expected
 
 
-def _probe(model: Transformer, tokens: int) -> tuple[float, float]:
-    """Tokens a second of a prefill, and seconds of one decoding step."""
+def _probe(model: Transformer, tokens: int) -> tuple[float, float, float]:
+    """Seconds a token of a prefill, a token with its logits, and a decoding step; the better of two tries."""
     ids = torch.arange(tokens, device=model.device)[None] % model.config.vocab_size
-    rates, steps = [], []
+    tries = []
     for _ in range(2):
-        state, began = model.start(1), time.perf_counter()
-        model(ids, state, logits="none")
-        rates.append(tokens / (time.perf_counter() - began))
-        began = time.perf_counter()
-        float(model(ids[:, :1], state, logits="last")[0].sum())
-        steps.append(time.perf_counter() - began)
-    return max(rates), min(steps)
+        state, times = model.start(1), [time.perf_counter()]
+        for part, logits in ((ids, "none"), (ids[:, : max(1, tokens // 4)], "all"), (ids[:, :1], "last")):
+            out, _ = model(part, state, logits=logits)
+            float(state.seen[0] if out is None else out[0, -1, 0])  # waits for the device
+            times.append(time.perf_counter())
+        tries.append([b - a for a, b in itertools.pairwise(times)])
+    reading, answering, step = map(min, zip(*tries, strict=True))
+    return reading / tokens, answering / max(1, tokens // 4), step
 
 
 __all__ = ["BASELINES", "Cell", "Plan", "canonical", "expected_seconds", "lay_out"]

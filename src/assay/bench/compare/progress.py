@@ -91,4 +91,5 @@ def print_plan(plan: Plan, done: Set[str], expected: Mapping[str, float], folder
     possible = len(plan.possible)
     left = sum(c.name not in done for c in plan.possible)
     refused = f", {len(plan.cells) - possible} impossible" if possible < len(plan.cells) else ""
-    console.print(f"{len(plan.cells)} cells{refused}, {left} to measure: about {duration(sum(expected.values()))}; into {escape(str(folder))}", soft_wrap=True)
+    time_left = duration(sum(expected.values()))
+    console.print(f"{len(plan.cells)} cells{refused}, {left} to measure: about {time_left}; into {escape(str(folder))}", soft_wrap=True)

@@ -17,7 +17,7 @@ from assay import report
 from assay.bench.compare import cells as store
 from assay.bench.compare.machine import machine, versions, weights_checksum
 from assay.bench.compare.measure import Bench, Extras
-from assay.bench.compare.plan import Cell, Plan, expected_seconds, lay_out
+from assay.bench.compare.plan import Cell, Plan, check_names, expected_seconds, lay_out
 from assay.bench.compare.progress import Progress, print_plan
 from assay.bench.compare.settings import POLICIES, Settings
 from assay.bench.compare.summarise import summarise
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 class Result:
     """A finished (or planned) comparison. `folder` holds run.json, cells.jsonl, cells.csv, report.html and picture.svg.
 
-    After a dry run `summary` is None and `expected` says how many seconds the unfinished cells should take.
+    After a dry run `summary` is None and `expected` says how many seconds the unfinished cells should take. A run that
+    was opened again has no `plan`.
     """
 
     folder: Path
-    plan: Plan
+    plan: Plan | None
     summary: Summary | None
     expected: float | None = None
 
@@ -75,10 +76,12 @@ def compare(
     """
     chosen = Settings.of(settings)
     console = console or Console(stderr=True, quiet=quiet)
+    parts = [parts] if isinstance(parts, str) else parts
+    check_names(parts, chosen)
     loaded = _load(model, chosen, console)
     chosen = replace(chosen, device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch."))
     fixed = _fixed(loaded, chosen)
-    plan = lay_out(loaded, [parts] if isinstance(parts, str) else parts, chosen, fixed)
+    plan = lay_out(loaded, parts, chosen, fixed)
     folder = Path(out) if out is not None else _folder(loaded, fixed)
     if dry_run:
         return _dry(loaded, plan, folder, chosen, console)
@@ -86,6 +89,18 @@ def compare(
 
 
 run = compare
+
+
+def open_run(folder: str | Path) -> Result:
+    """A run from its folder: summarised and reported again, nothing measured. Raises AssayError where there is none."""
+    run, cells = store.read(folder)
+    if not cells:
+        raise AssayError(f"{folder} holds no finished cell")
+    limits = run.get("limits", {})
+    planned = max(run.get("planned", 0), sum(not cell.get("skipped") for cell in cells))
+    summary = summarise(run, cells, planned=planned, **limits)
+    _write(summary, Path(folder))
+    return Result(Path(folder), None, summary)
 
 
 def _load(model: str | Transformer, settings: Settings, console: Console) -> Transformer:
@@ -130,7 +145,7 @@ def _measure(
     }  # fmt: skip
     record = {
         "grid": grid, "versions": versions(), "machine": machine(settings.device), "notes": plan.notes, "refused": plan.refused(),
-        "vocab_size": model.config.vocab_size, "created": created,
+        "vocab_size": model.config.vocab_size, "created": created, "planned": len(plan.possible), "limits": _limits(settings),
     }  # fmt: skip
     with store.CellStore(folder, fixed, record) as kept:
         left = [c for c in plan.possible if c.name not in kept]
@@ -183,11 +198,17 @@ def _head(model: Transformer, plan: Plan, cell: Cell, settings: Settings) -> dic
 
 def _report(plan: Plan, kept: store.CellStore, settings: Settings) -> Summary:
     mine = [kept.cells[c.name] for c in plan.possible if c.name in kept.cells]
-    summary = summarise(
-        kept.run, mine, planned=len(plan.possible), floor=settings.floor, max_loss=settings.max_loss, max_bytes=settings.max_bytes
-    )
+    summary = summarise(kept.run, mine, planned=len(plan.possible), **_limits(settings))
     if mine:
-        report.write_csv(summary, kept.folder / "cells.csv")
-        report.write_page(summary, kept.folder / "report.html")
-        report.write_text(kept.folder / "picture.svg", report.picture(summary))
+        _write(summary, kept.folder)
     return summary
+
+
+def _limits(settings: Settings) -> dict[str, float]:
+    return {"floor": settings.floor, "max_loss": settings.max_loss, "max_bytes": settings.max_bytes}
+
+
+def _write(summary: Summary, folder: Path) -> None:
+    report.write_csv(summary, folder / "cells.csv")
+    report.write_page(summary, folder / "report.html")
+    report.write_text(folder / "picture.svg", report.picture(summary))

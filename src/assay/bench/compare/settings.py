@@ -56,7 +56,8 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        for name, least in (("length", 1), ("examples", 1), ("seed", 0), ("speed_examples", 0), ("speed_steps", 1), ("picture_examples", 0)):
+        least_of = {"length": 1, "examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise AssayError(f"{name}={value!r}: a whole number of at least {least} is needed")
