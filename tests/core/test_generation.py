@@ -61,6 +61,12 @@ def test_text_in_text_out(model):
     assert model.generate("x", max_tokens=12, add_bos=False) != model.generate("x", max_tokens=12)
 
 
+def test_rows_of_token_ids_give_rows_of_token_ids(model):
+    wanted = [by_argmax(model, ids, 9) for ids in PROMPTS[:2]]
+    assert model.generate(PROMPTS[:2], max_tokens=9) == wanted
+    assert model.generate(torch.tensor(PROMPTS[:1]), max_tokens=9) == wanted[:1]
+
+
 def sampled(model, seed, **options):
     return generate_ids(model, PROMPTS[:2], Options(max_tokens=12, temperature=1.5, seed=seed, **options))
 

@@ -36,7 +36,7 @@ def test_every_site_can_be_recorded_and_recording_changes_no_logit(wiring):
     plain, _ = model(TEXT)
     for state in (None, model.start(2)):
         tape, logits = heard(model, *model.site_names(), state=state)
-        assert list(tape) == model.site_names()
+        assert sorted(tape) == sorted(model.site_names())
         close(logits, plain)
         close(tape["logits"], plain)
 

@@ -161,9 +161,13 @@ def _without_end(model: Transformer, ids: list[int]) -> list[int]:
     return ids[:-1] if ids and ids[-1] in _ends(model) else ids
 
 
-def generate(model: Transformer, prompts: str | list[str], options: Options) -> str | list[str]:
-    """A continuation for each prompt."""
-    texts = [prompts] if isinstance(prompts, str) else prompts
+def generate(
+    model: Transformer, prompts: str | Sequence[str] | Sequence[Sequence[int]], options: Options
+) -> str | list[str] | list[list[int]]:
+    """A continuation for each prompt: text for text, token ids for rows of token ids."""
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not all(isinstance(text, str) for text in texts):
+        return generate_ids(model, [[int(one) for one in row] for row in texts], options)
     rows = _encode(model, texts, options)
     made = [_text(model, ids, options) for ids in generate_ids(model, rows, options)]
     return made[0] if isinstance(prompts, str) else made
@@ -188,7 +192,7 @@ def stream(model: Transformer, prompt: str, options: Options) -> Iterator[str]:
 
 def _encode(model: Transformer, texts: list[str], options: Options) -> list[list[int]]:
     if model.tokenizer is None:
-        raise AssayError(f"model {model.name!r} has no tokenizer: use generate_ids with token ids")
+        raise AssayError(f"model {model.name!r} has no tokenizer: give rows of token ids")
     return [model.tokenizer.encode(text, bos=options.add_bos) for text in texts]
 
 

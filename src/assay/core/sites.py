@@ -90,41 +90,44 @@ def matching(model: Transformer, pattern: str) -> list[str]:
 
 
 class Tape:
-    """What passed the recorded sites. `tape[site]` is the latest value, `tape.all(site)` every one, in order."""
+    """What passed the recorded sites. `tape[site]` is the latest value, `tape.all(site)` every one, in order.
 
-    def __init__(self, sites: list[str]) -> None:
-        self.values: dict[str, list[Tensor]] = {s: [] for s in sites}
+    It iterates over the sites that fired, in the order of the forward pass.
+    """
+
+    def __init__(self, sites: set[str]) -> None:
+        self.sites = sites
+        self.values: dict[str, list[Tensor]] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.all(name)[-1]
 
     def all(self, name: str) -> list[Tensor]:
         name = canonical(name)
-        fired = [s for s, values in self.values.items() if values]
-        if name not in fired:
-            near = difflib.get_close_matches(name, fired, 3, cutoff=0.0)
-            why = "was recorded but never fired" if name in self.values else "was not recorded"
+        if name not in self.values:
+            near = difflib.get_close_matches(name, list(self), 3, cutoff=0.0)
+            why = "was recorded but never fired" if name in self.sites else "was not recorded"
             raise AssayError(f"site {name!r} {why}; nearest that fired: {', '.join(near) or 'none'}")
         return self.values[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (s for s, values in self.values.items() if values)
+        return iter(self.values)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.values)
 
 
 @contextmanager
 def record(model: Transformer, *patterns: str, detach: bool = True) -> Iterator[Tape]:
     """Record every site that a pattern names. On leaving, a pattern none of whose sites fired is an AssayError."""
     by_pattern = {p: matching(model, p) for p in patterns}
-    tape = Tape(sorted({s for found in by_pattern.values() for s in found}, key=model.site_names().index))
+    tape = Tape({s for found in by_pattern.values() for s in found})
 
     def listen(name: str, x: Tensor) -> Tensor:
-        tape.values[name].append(x.detach() if detach else x)
+        tape.values.setdefault(name, []).append(x.detach() if detach else x)
         return x
 
-    with _listening(model, dict.fromkeys(tape.values, listen)):
+    with _listening(model, dict.fromkeys(tape.sites, listen)):
         yield tape
     fired = list(tape)
     for pattern, found in by_pattern.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -120,7 +120,7 @@ class Transformer(nn.Module):
         return site(self, "logits", y if cap is None else cap * (y / cap).tanh())
 
     def sited(self) -> dict[str, nn.Module]:
-        """Modules that have sites, by the prefix of their sites' names, in the order of the forward pass."""
+        """Modules that have sites, by the prefix of their sites' names."""
         found: dict[str, nn.Module] = {"": self}
         for i, block in enumerate(self.blocks):
             found |= {f"blocks.{i}.{prefix}": module for prefix, module in block.sited().items()}
@@ -132,8 +132,13 @@ class Transformer(nn.Module):
         """Names of all sites of this model."""
         return [prefix + name for prefix, module in self.sited().items() for name in module.sites]
 
-    def generate(self, prompts: str | list[str], **options: Any) -> str | list[str]:
-        """Text that continues each prompt. Options: see `assay.core.generation.Options`; `cache="snapkv@0.25"` bounds the cache."""
+    def generate(
+        self, prompts: str | Sequence[str] | Sequence[Sequence[int]], **options: Any
+    ) -> str | list[str] | list[list[int]]:
+        """What continues each prompt: text for text, ids for rows of token ids.
+
+        Options: see `assay.core.generation.Options`; `cache="snapkv@0.25"` bounds the cache.
+        """
         return generation.generate(self, prompts, generation.options(**options))
 
     def stream(self, prompt: str, **options: Any) -> Iterator[str]:
