@@ -155,7 +155,7 @@ def trunk(config: TransformerConfig, family: str, **wanted: Any) -> None:
 def shared(config: TransformerConfig, family: str, seam: str, part: str, *varying: str, **only: Any) -> dict[str, Any]:
     """The options that all blocks' `seam` parts share, those `varying` left out.
 
-    `only`: the options that may be there besides, with the value that stands for their absence; an option outside is one the files cannot express.
+    `only`: the options that may be there besides, with the value that stands for absence; the files cannot express others.
     """
     found = []
     for number, block in enumerate(config.blocks):
