@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary -c constraints.txt
 
-.PHONY: compare test clean
+.PHONY: compare test rows clean
 
 compare: $(VENV)/.gemma
 	$(BIN)/assay compare gemma-3-270m --out runs/first
@@ -16,6 +16,10 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
+
+# the public table of rows, from the committed records
+rows: $(VENV)/.gemma
+	$(BIN)/assay claims --markdown > docs/rows.md
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "assay needs Python 3.11 or newer: python3.11 and python3 were not found" >&2; exit 2; }

@@ -6,6 +6,9 @@ from pathlib import Path
 import typer
 
 from assay.cli.tables import markdown, show
+from assay.core import registry
+from assay.core.errors import AssayError
+from assay.core.registry import Card
 
 _COLUMNS = ["row", "part", "verdict", "age", "claim"]
 
@@ -16,12 +19,11 @@ def claims(
 ) -> None:
     """List the claims: row, part, how the last recorded run ended, and its age."""
     from assay.claims import records
-    from assay.core import registry
 
     found = [(card, records.read(card, results)) for card in registry.cards("claim")]
     if as_markdown:
-        rows = [[card.row, card.name, card.says, records.verdict(record)] for card, record in found]
-        print(_PREFACE + markdown(["row", "part", "claim, in our words", "verdict"], sorted(rows)))
+        rows = [[c.row, _object(c), c.says, c.name, records.verdict(record)] for c, record in found]
+        print(_PREFACE + markdown(["row", "name", "claim, in our words", "part", "verdict"], sorted(rows)))
         return
     rows = [[c.row, c.name, records.verdict(record), records.age(record), c.says] for c, record in found]
     show(_COLUMNS, sorted(rows))
@@ -44,6 +46,14 @@ def claim(
     if runs.failed(record):
         print("assay: an exact statement fails, which is a bug", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _object(card: Card) -> str:
+    """What the part of a claim is called in code; a claim without a part keeps its own name."""
+    try:
+        return registry.find(card.name).object
+    except AssayError:
+        return card.name
 
 
 def _lines(record: dict):
