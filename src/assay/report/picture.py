@@ -56,7 +56,7 @@ class Axes:
 def axes(task: TaskSummary, summary: Summary) -> Axes:
     """One horizontal axis for all panels, from zero or from a little left of the smallest cache where zero is far."""
     least = min((r.share for t in summary.tasks for r in t.rows), default=0.0)
-    room = (1 - least) * 0.12
+    room = max((1 - least) * 0.12, 0.02)
     low, high = 0.0, 1.0
     if task.measure == "nll":
         values = [v for r in [*task.rows, *([task.full] if task.full else [])] for v in say.shown(r) if v is not None]
@@ -97,7 +97,7 @@ def _frame(task: TaskSummary, at: Axes) -> str:
             f'<path d="M{LEFT} {at.y(tick):.1f}H{WIDE - RIGHT}" stroke="{GRID}"/>'
             f'<text x="{LEFT - 6}" y="{at.y(tick) + 4:.1f}" text-anchor="end" fill="{SOFT}">{label}</text>'
         )
-    for tick in ticks(at.left, 1.0):
+    for tick in ticks(at.left, max(1.0, at.left + 0.01)):
         parts.append(f'<text x="{at.x(tick):.1f}" y="{HIGH - BOTTOM + 16}" text-anchor="middle" fill="{SOFT}">{tick:.0%}</text>')
     middle = (LEFT + WIDE - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HIGH - 8}" text-anchor="middle" fill="{SOFT}">bytes held, of the full cache</text>')
@@ -156,7 +156,9 @@ def _legend(summary: Summary, width: int) -> tuple[str, int]:
         room = 26 + 6.6 * len(name) + 14
         if at + room > width - RIGHT and at > LEFT:
             at, line = LEFT, line + 20
-        shape = marker(style["symbol"], at + 8, line - 4, style["light"]) if style["symbol"] else f'<path d="M{at} {line - 4}h16" stroke="{INK}" stroke-width="1.4"/>'
+        shape = f'<path d="M{at} {line - 4}h16" stroke="{INK}" stroke-width="1.4"/>'
+        if style["symbol"]:
+            shape = marker(style["symbol"], at + 8, line - 4, style["light"])
         parts.append(f'{shape}<text x="{at + 22}" y="{line}" fill="{INK}">{escape(name)}</text>')
         at += room
     return "".join(parts), line + 14
