@@ -23,4 +23,5 @@ class Knorm(Policy):
     """Rotation does not change a norm, so before or after makes no difference."""
 
     def score(self, layer: int, store: Store) -> Float[Tensor, "stored"]:
-        return -wide(store.flat().k).norm(dim=-1)
+        # the first layer's keys of one word differ by rounding alone: that must not decide between them
+        return -wide(store.flat().k).norm(dim=-1).float()

@@ -40,5 +40,5 @@ class RandomAttention(Policy):
         if self.draw == "priority":
             return draws(seed, flat.owner, flat.positions, store.kv_heads)
         # how far the sequence has come tells one draw from the next
-        latest = flat.positions.new_full((store.owners,), -1).index_reduce(0, flat.owner, flat.positions, "amax")
+        latest = flat.positions.new_zeros(store.owners).scatter_reduce(0, flat.owner, flat.positions, "amax")
         return draws((*seed, 1), flat.owner, flat.positions.long() << 31 | latest[flat.owner].long(), store.kv_heads)
