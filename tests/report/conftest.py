@@ -61,7 +61,8 @@ def _cell(run: dict, task: str, example: int, policy: str, budget: str, ease: fl
         "bytes_full_eligible": full_eligible, "peak_bytes": window + full_eligible + 4096, "seconds_prefill": 3.4,
         "seconds_compress": 0.01, "seconds_answer": 0.2, "first_token": 3.5 + 0.1 * ratio,
         "tokens_per_second": 8.0 + (1 - ratio) if example == 0 else None, "positions": positions,
-        "spans": [] if nll else [[start, start + 7]], "skipped": None, "prompt": "… What is the special magic number for <b>vivid-ox</b> is",
+        "spans": [] if nll else [[start, start + 7]], "skipped": None,
+        "prompt": "… What is the special magic number for <b>vivid-ox</b> is",
         "answer": " 7249…", "wanted": " 7240132",
     }  # fmt: skip
 

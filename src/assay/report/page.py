@@ -31,13 +31,21 @@ def render(summary: Summary) -> str:
         run=summary.run,
         fixed=summary.run.get("fixed", {}),
         styles=styles(summary.policies),
-        css=_file("page.css"),
+        css=_file("page.css") + _colours(summary.policies),
         script=_file("page.js"),
         plotly=_plotly(),
         data=_inside_script(json.dumps(plots(summary), separators=(",", ":"))),
         kept=kept_pictures(summary),
         picture=picture(summary, columns=2),
     )
+
+
+def _colours(policies: tuple[str, ...]) -> str:
+    rules = []
+    for policy, style in styles(policies).items():
+        name = "".join(letter if letter.isalnum() else f"\\{ord(letter):x} " for letter in policy)
+        rules.append(f'[data-policy="{name}"] {{ --light: {style["light"]}; --dark: {style["dark"]}; }}')
+    return "\n".join(rules)
 
 
 def _file(name: str) -> str:

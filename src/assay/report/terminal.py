@@ -11,6 +11,7 @@ from assay.report import format as say
 from assay.report.summary import Difference, Row, Summary, TaskSummary
 
 COLOURS = {"better": "green", "worse": "red", "not distinguishable": "dim", "too few examples": "yellow"}
+MIDDLING, WIDE, WIDEST = 58, 94, 126  # room beside the names for intervals of means, more columns, intervals of differences
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
@@ -37,6 +38,8 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
 
 def task_table(task: TaskSummary, width: int = 120) -> Table:
     """One row a policy and budget; differences are paired. Columns that do not fit the width are left out, intervals first."""
+    rows = [*([task.full] if task.full else []), *task.rows]
+    spare = width - max((len(r.name) for r in rows), default=0)
     what = "perplexity, lower is better" if task.measure == "nll" else "share of right answers"
     title = f"{task.name}: {what}, {task.examples} examples"
     if task.says_nothing:
@@ -45,25 +48,25 @@ def task_table(task: TaskSummary, width: int = 120) -> Table:
     table.add_column("policy@budget", no_wrap=True)
     for name in ("mean", "− full", "− random", "bytes", "of full"):
         table.add_column(name, justify="right", no_wrap=True)
-    if width >= 100:
+    if spare >= WIDE:
         for name in ("tokens", "answer held", "tok/s", "1st token"):
             table.add_column(name, justify="right", no_wrap=True)
-    for row in (*([task.full] if task.full else []), *task.rows):
-        table.add_row(*_cells(row, width), style="dim" if task.says_nothing else None)
+    for row in rows:
+        table.add_row(*_cells(row, spare), style="dim" if task.says_nothing else None)
     return table
 
 
-def _cells(row: Row, width: int) -> list[str | Text]:
+def _cells(row: Row, spare: int) -> list[str | Text]:
     interval = say.interval_text(row)
     cells: list[str | Text] = [
         Text(row.name, style="bold" if row.policy == "full" else ""),
-        Text(say.quality_text(row)).append(f" {interval}" if interval and width >= 90 else "", style="dim"),
-        _difference(row.against_full, width),
-        _difference(row.against_random, width),
+        Text(say.quality_text(row)).append(f" {interval}" if interval and spare >= MIDDLING else "", style="dim"),
+        _difference(row.against_full, spare),
+        _difference(row.against_random, spare),
         say.bytes_text(row.bytes),
         say.percent(row.share),
     ]
-    if width >= 100:
+    if spare >= WIDE:
         cells += [
             say.number(row.kept, 0),
             say.percent(row.survived),
@@ -73,8 +76,8 @@ def _cells(row: Row, width: int) -> list[str | Text]:
     return cells
 
 
-def _difference(difference: Difference | None, width: int) -> Text:
+def _difference(difference: Difference | None, spare: int) -> Text:
     if difference is None:
         return Text(say.NONE, style="dim")
-    text = say.difference_text(difference) if width >= 140 else say.difference_mean(difference)
+    text = say.difference_text(difference) if spare >= WIDEST else say.difference_mean(difference)
     return Text(text, style=COLOURS[difference.verdict])

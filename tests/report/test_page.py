@@ -1,0 +1,99 @@
+"""The page is one file that asks for nothing, escapes what it is given, and shows every policy, task and reason."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from assay.report.page import plots, render
+
+
+@pytest.fixture(scope="module")
+def page(summary):
+    return render(summary)
+
+
+def markup(page):
+    """The page without its scripts and styles."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+
+
+def test_nothing_is_fetched(page):
+    own = markup(page)
+    assert not re.findall(r'\b(?:src|srcset|action|poster)\s*=|<iframe|<img|<link(?! rel="icon" href="data:,">)', own)
+    assert not re.findall(r'href="(?!data:,)', own)
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    assert "url(" not in style and "@import" not in style
+    ours = page[page.rindex("<script>") :]
+    assert "fetch(" not in ours and "XMLHttpRequest" not in ours and "http" not in ours
+
+
+def test_every_policy_task_note_and_refusal_is_shown(page, summary, run):
+    own = html.unescape(markup(page))
+    for row in (r for t in summary.tasks for r in t.rows):
+        assert row.name in own
+    facts = ("Some CPU", "2.13.0", "compressed before the question is seen")
+    for said in (*run["grid"]["tasks"], run["notes"][0]["says"], run["refused"][0]["why"], *facts):
+        assert said in own
+
+
+def test_what_says_nothing_is_marked_in_table_and_plot(page, summary):
+    assert "variables says nothing here" in html.unescape(markup(page))
+    assert [t["name"] for t in plots(summary)["tasks"] if t["says_nothing"]] == ["variables"]
+
+
+def test_texts_of_a_model_cannot_become_markup(summary, run):
+    attack = "</script><script>alert(1)</script>"
+    failure = replace(summary.failures[0], prompt=attack, answer=attack, wanted=attack)
+    named = {**run, "fixed": {**run["fixed"], "model": attack}}
+    evil = render(replace(summary, failures=(failure,), policies=(*summary.policies, attack), run=named))
+    assert "<script>alert(1)" not in evil
+    assert len(re.findall("<script", evil)) == len(re.findall("<script", render(summary)))
+
+
+def test_a_policy_whose_name_has_quotes_keeps_its_colour(summary):
+    page = render(replace(summary, policies=(*summary.policies, "mine(a='b\\'c')")))
+    assert r"""[data-policy="mine\28 a\3d \27 b\5c \27 c\27 \29 "] { --light: #""" in page
+
+
+def test_the_data_in_the_page_is_what_was_measured(page, summary):
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert data == json.loads(json.dumps(plots(summary)))
+    point = data["tasks"][0]["rows"][0]
+    assert point["mean"] == summary.tasks[0].rows[0].quality.mean and point["bytes"] == summary.tasks[0].rows[0].bytes
+    assert data["tasks"][2]["full"]["mean"] == pytest.approx(2.718281828 ** summary.tasks[2].full.quality.mean)
+
+
+def test_an_aware_run_is_labelled(summary, run):
+    aware = render(replace(summary, run={**run, "fixed": {**run["fixed"], "aware": True}}))
+    assert "aware: policies saw the question" in aware and "aware: policies saw the question" not in render(summary)
+
+
+def test_an_unfinished_run_says_so(summary):
+    assert "12 of 1000 cells are not finished" in render(replace(summary, finished=988, planned=1000))
+
+
+def test_a_page_of_almost_nothing_still_renders(run, cells):
+    from assay.bench.compare.summarise import summarise
+
+    one = [c for c in cells if c["task"] == "needle" and c["policy"] in ("full", "random") and c["example"] == 0][:2]
+    assert "needle" in render(summarise(run, one)) and "needle" in render(summarise(run, one[:1]))
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_draws_every_panel_without_an_error(page, tmp_path):
+    (tmp_path / "report.html").write_text(page)
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+        "--no-first-run --enable-logging=stderr --virtual-time-budget=5000 --dump-dom"
+    ).split()
+    found = subprocess.run(
+        ["chromium", *flags, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/report.html"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "CONSOLE" not in found.stderr
+    assert found.stdout.count('class="main-svg"') >= 4 + 2 and found.stdout.count("data-policy") > 20
