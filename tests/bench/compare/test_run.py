@@ -1,11 +1,13 @@
 """The grid end to end on a tiny model: what must agree does, nothing finished is measured twice, nothing is mixed."""
 
+import errno
+
 import pytest
 import torch
 from rich.console import Console
 
 from assay.bench.compare import measure
-from assay.bench.compare.cells import read
+from assay.bench.compare.cells import CellStore, read
 from assay.bench.compare.run import compare
 from assay.core.errors import AssayError
 
@@ -183,6 +185,39 @@ def test_a_dry_run_measures_and_writes_nothing(tiny, tmp_path, counted):
     said = console.export_text()
     assert not counted and not (tmp_path / "run").exists() and result.expected > 0
     assert "snapkv@0.5" in said and "impossible" in said and "304 are pinned" in said
+
+
+def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_keeps_the_cells(tiny, tmp_path, monkeypatch):
+    original, written = CellStore.write, []
+
+    def fill(self, cell):
+        if len(written) == 4:
+            monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        written.append(cell)
+        original(self, cell)
+
+    monkeypatch.setattr(CellStore, "write", fill)
+    with pytest.raises(AssayError, match="disk is full.*4 finished cells are kept"):
+        compare(tiny, "snapkv", out=tmp_path, **GRID)
+    monkeypatch.undo()
+    assert len(read(tmp_path)[1]) == 4
+    assert compare(tiny, "snapkv", out=tmp_path, **GRID).summary.finished == 12
+
+
+def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason_and_tried_again(tiny, tmp_path, monkeypatch):
+    original = measure.Bench.measure
+
+    def refuse(self, policy, *rest):
+        if policy == "snapkv":
+            raise AssayError("not today")
+        return original(self, policy, *rest)
+
+    monkeypatch.setattr(measure.Bench, "measure", refuse)
+    found = compare(tiny, "snapkv", out=tmp_path, **GRID).summary
+    assert found.finished == 8 and {(s.what, s.why) for s in found.skipped} >= {("snapkv@0.5 on needle", "not today")}
+    monkeypatch.undo()
+    mended = compare(tiny, "snapkv", out=tmp_path, **GRID).summary
+    assert mended.finished == 12 and not mended.skipped
 
 
 def test_the_same_seed_gives_the_same_numbers(tiny, tmp_path):

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from rich.console import Console
 
 from assay import report
@@ -154,8 +155,10 @@ def _measure(
             with Progress(console, expected, done=len(plan.possible) - len(left)) as progress:
                 for (task, example), group in groupby(left, key=lambda c: (c.task, c.example)):
                     _example(model, plan, task, example, list(group), settings, kept, progress)
-        finally:  # also after Ctrl-C: what is finished is reported
-            summary = _report(plan, kept, settings)
+        except KeyboardInterrupt:
+            _report(plan, kept, settings)  # of what is finished
+            raise
+        summary = _report(plan, kept, settings)
     if len(kept) == 0:
         raise AssayError("nothing was measured: every cell was refused")
     return Result(folder, plan, summary)
@@ -175,16 +178,18 @@ def _example(
     bench = Bench(model, plan.tasks[task], prompt, policies)
     room = model.config.context - len(prompt) - settings.speed_steps - 1
     timed = settings.speed_steps if example < settings.speed_examples and room > 0 else 0
-    extras = Extras(settings.generate, timed, example < settings.picture_examples)
+    generate = settings.generate and plan.tasks[task].metric != "nll"
+    extras = Extras(generate, timed, example < settings.picture_examples)
     if all(c.policy != "full" for c in cells):  # resumed: full's cell is on the disk, but the others' reference is not
         bench.measure("full", "1", replace(extras, speed_steps=0, picture=False))
     for cell in sorted(cells, key=lambda c: c.policy != "full"):
         progress.say(f"{task} {example + 1}/{len(plan.prompts[task])}: {cell.policy}@{cell.budget}")
-        head = _head(model, plan, cell, settings)
         try:
-            kept.write({**head, **bench.measure(cell.policy, cell.budget, extras), "skipped": None})
-        except AssayError as error:
-            kept.write({**head, "skipped": str(error).splitlines()[0]})
+            found = {**bench.measure(cell.policy, cell.budget, extras), "skipped": None}
+        except (AssayError, torch.OutOfMemoryError) as error:
+            why = str(error).splitlines()[0] if isinstance(error, AssayError) else f"out of memory on {settings.device}"
+            found = {"skipped": why}
+        kept.write({**_head(model, plan, cell, settings), **found})
         progress.finish(cell.name)
 
 
