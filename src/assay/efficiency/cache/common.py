@@ -103,7 +103,8 @@ def _received(
     lowest = torch.finfo(scores.dtype).min
     peak = scores.amax(-1)
     if not store.dense:
-        peak = scores.new_full((store.owners, group, tokens), -torch.inf).index_reduce(0, pages.owner, peak, "amax")
+        of = pages.owner[:, None, None].expand_as(peak)
+        peak = scores.new_full((store.owners, group, tokens), -torch.inf).scatter_reduce(0, of, peak, "amax")
         peak = peak[pages.owner]
     weights = scores.sub_(peak.clamp(min=lowest)[..., None]).exp_()
     mass = weights.sum(-1)
