@@ -36,6 +36,7 @@ def test_a_run_writes_cells_page_table_and_picture_and_always_has_full_and_rando
     result = compare(tiny, "snapkv", out=tmp_path / "run", **GRID)
     assert {p.name for p in result.folder.iterdir()} == {"run.json", "cells.jsonl", "cells.csv", "report.html", "picture.svg"}
     assert {c["policy"] for c in result.cells} == {"full", "random", "snapkv"}
+    assert "12 of 12 cells" in repr(result) and len(repr(result)) < 500
     assert len(result.cells) == 2 * 2 * 3 == result.summary.finished == result.summary.planned
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from assay.core.transformer import Transformer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished (or planned) comparison. `folder` holds run.json, cells.jsonl, cells.csv, report.html and picture.svg.
 
@@ -41,6 +41,12 @@ class Result:
     plan: Plan | None
     summary: Summary | None
     expected: float | None = None
+
+    def __repr__(self) -> str:
+        if self.summary is None:
+            return f"Result({self.folder}: planned, about {self.expected or 0:.0f} s)"
+        done = f"{self.summary.finished} of {self.summary.planned} cells"
+        return f"Result({self.folder}: {done}. {self.summary.recommendation.says})"
 
     @property
     def cells(self) -> list[dict[str, Any]]:
