@@ -226,7 +226,7 @@ class Compression:
         for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
             if allowed < pinned:
                 raise AssayError(
-                    f"budget {self.budget} leaves {allowed} of {length} tokens but {pinned} are pinned"
+                    f"budget {self.budget} leaves {allowed} tokens (context: {length}) but {pinned} are pinned"
                     f" (sink={policy.sink}, recent={policy.recent}, prompt={policy.prompt}): raise it or pin fewer"
                 )
         return pins

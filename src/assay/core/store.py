@@ -7,41 +7,12 @@ pages become small (`page` tokens) and an owner has as many as it needs. Readers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import AssayError
-
-EMPTY = -1  # the position of a slot that holds no token
-
-
-@dataclass(frozen=True)
-class Pages:
-    """What is stored, by page. Slots whose position is -1 are empty. `owner` is sorted."""
-
-    k: Float[Tensor, "pages page dim"]
-    v: Float[Tensor, "pages page dim_v"]
-    positions: Int[Tensor, "pages page"]
-    owner: Int[Tensor, "pages"]
-
-
-@dataclass(frozen=True)
-class Flat:
-    """What is stored, token by token, owner after owner and in the order of arrival."""
-
-    k: Float[Tensor, "stored dim"]
-    v: Float[Tensor, "stored dim_v"]
-    positions: Int[Tensor, "stored"]
-    owner: Int[Tensor, "stored"]
-
-
-def distinct_bytes(tensors: list[Tensor]) -> int:
-    """Bytes of the distinct storages behind `tensors`: views of one storage count once, and whole."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+from assay.core.pages import EMPTY, Flat, Pages, distinct_bytes
 
 
 class Store:
