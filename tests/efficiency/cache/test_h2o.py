@@ -39,6 +39,13 @@ def test_the_column_is_the_attention_received(softcap, at_a_time, monkeypatch):
     torch.testing.assert_close(scores, explicit(seen, softcap).flatten())
 
 
+def test_scores_too_large_to_exponentiate():
+    seen = observed(40)
+    seen = dataclasses.replace(seen, q=seen.q * 2000)
+    policy = H2O()
+    torch.testing.assert_close(policy.score(0, fed(policy, seen)), explicit(seen).flatten())
+
+
 def test_padding_neither_gives_nor_receives():
     seen = observed(30, batch=2)
     valid = torch.arange(30) >= torch.tensor([[0], [12]])

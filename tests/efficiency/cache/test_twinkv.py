@@ -61,6 +61,21 @@ def test_every_swap_lowers_the_orphans_and_orphans_no_donor(seed, classes, sprea
         assert now == set(found.kept[owner].nonzero()[:, 0].tolist())
 
 
+def test_a_token_that_was_given_up_keeps_its_last_twin_even_where_more_orphans_would_be_cured():
+    """On a circle, 20 degrees apart, are twins; `first` goes before its twins, and then only `last` resembles it."""
+    names = ["first", "left", "left_again", "last", "beyond", "left_beyond", "lone", "lone2", "lone3", "pair", "pair2"]
+    angles = torch.deg2rad(torch.tensor([0.0, -20, -20, 20, 40, -40]))
+    keys = torch.zeros(11, 7)
+    keys[:6, 0], keys[:6, 1] = angles.cos(), angles.sin()
+    keys[6:9, 2:5] = torch.eye(3)
+    keys[9:] = 0.5 * keys[4]
+    keys[9:, 5] = 0.75**0.5
+    kept = torch.arange(11)[None] < 6
+    found = repair(keys[None], kept, torch.ones_like(kept), torch.zeros_like(kept), torch.tensor([9]), T)
+    given_up = [names[donor] for _, _, donor in found.swaps]
+    assert given_up == ["first", "left", "left_again", "beyond"]
+
+
 def test_of_all_duplicates_one_of_each_class_is_kept():
     keys = clustered(8, 64, 0.0, seed=3)
     kept = torch.zeros(1, 64, dtype=torch.bool)
