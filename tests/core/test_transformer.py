@@ -185,7 +185,7 @@ def test_bad_inputs_are_named(call, why):
         ({"windows": (0,)}, "window 0"),
         ({"channel": Spec("gaetd", {"hidden": 3})}, "unknown channel 'gaetd'; nearest: gated"),
         ({"channel": Spec("mlp", {"hidden": 3, "activation": "gule"})}, "activation 'gule' is unknown"),
-        ({"block": {"norms": "around"}}, "norms 'around': choose pre, post or sandwich"),
+        ({"block": {"norms": "around"}}, "norms 'around': choose pre, post, sandwich or after_sum"),
         ({"causal": False}, "block 0: mixer softmax is causal, the config says causal=False"),
         ({"mixer": {"position": {"part": "roep"}}}, "unknown position 'roep'; nearest: rope"),
     ],

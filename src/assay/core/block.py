@@ -15,7 +15,8 @@ from assay.core.state import State
 
 
 class Block(nn.Module):
-    """pre: x + f(norm(x)); post: x + norm(f(x)); sandwich: x + norm(f(norm(x))); f is the mixer, then the channel.
+    """f is the mixer, then the channel: pre x + f(norm(x)); post x + norm(f(x)); sandwich x + norm(f(norm(x)));
+    after_sum norm(x + f(x)).
 
     `attn.out` and `mlp.out` are what is added to the residual stream, after a post-norm.
     """
@@ -25,12 +26,14 @@ class Block(nn.Module):
 
     def __init__(self, width: int, config: BlockConfig, norm: NormConfig) -> None:
         super().__init__()
-        if config.norms not in ("pre", "post", "sandwich"):
-            raise AssayError(f"norms {config.norms!r}: choose pre, post or sandwich")
+        if config.norms not in ("pre", "post", "sandwich", "after_sum"):
+            raise AssayError(f"norms {config.norms!r}: choose pre, post, sandwich or after_sum")
+        if config.parallel and config.norms == "after_sum":
+            raise AssayError("norms 'after_sum': a parallel block has one sum, not two")
         self.config = config
         if config.parallel:
             self.sites = tuple(name for name in Block.sites if name != "resid_mid")
-        before, after = config.norms != "post", config.norms != "pre"
+        before, after = config.norms in ("pre", "sandwich"), config.norms != "pre"
         self.mixer: Mixer = _part(config.mixer, "mixer", width)
         self.channel: Channel = _part(config.channel, "channel", width)
         self.norm1 = Norm(width, norm) if before else nn.Identity()
@@ -49,6 +52,10 @@ class Block(nn.Module):
         x = site(self, "resid_pre", x)
         normed = self.norm1(x)
         mixed, state = self.mixer(normed, state, positions=positions, valid=valid)
+        if self.config.norms == "after_sum":
+            x = site(self, "resid_mid", self.norm1_post(x + site(self, "attn.out", mixed)))
+            x = self.norm2_post(x + site(self, "mlp.out", self.channel(x)))
+            return site(self, "resid_post", x), state
         mixed = site(self, "attn.out", self.norm1_post(mixed))
         if self.config.parallel:
             channeled = self._channel(normed if self.config.shared_norm else self.norm2(x))

@@ -26,14 +26,14 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """One block. `norms` says where they stand: before each sublayer, after it, or both (sandwich).
+    """One block. `norms` says where they stand: before each sublayer, after it, both (sandwich), or after the sum.
 
     `parallel`: mixer and channel read the same residual and are added together; `shared_norm`: through one norm.
     """
 
     mixer: Spec
     channel: Spec
-    norms: Literal["pre", "post", "sandwich"] = "pre"
+    norms: Literal["pre", "post", "sandwich", "after_sum"] = "pre"
     parallel: bool = False
     shared_norm: bool = False
 
@@ -47,6 +47,8 @@ class TransformerConfig:
     context: int = 2048
     tied: bool = True
     embed_scale: float = 1.0
+    embed_norm: bool = False
+    depth: Spec = Spec("plain")
     learned_positions: int = 0
     final_norm: bool = True
     logit_softcap: float | None = None
@@ -71,7 +73,13 @@ class TransformerConfig:
                 _make(BlockConfig, b, mixer=_make(Spec, b["mixer"]), channel=_make(Spec, b["channel"]))
                 for b in raw["blocks"]
             )
-            return _make(cls, raw, blocks=blocks, norm=_make(NormConfig, raw.get("norm", {})))
+            return _make(
+                cls,
+                raw,
+                blocks=blocks,
+                norm=_make(NormConfig, raw.get("norm", {})),
+                depth=_make(Spec, raw.get("depth", {"part": "plain"})),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AssayError(f"not a Transformer config: {type(error).__name__}: {error}") from None
 

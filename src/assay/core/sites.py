@@ -9,6 +9,7 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -177,10 +178,23 @@ def _listening(model: Transformer, listeners: dict[str, Listener]) -> Iterator[N
 
 def _connect(model: Transformer) -> None:
     """Give each module a tap if somebody listens to one of its sites, else none."""
+    loops = max(step.loop for step in model.steps) + 1
     for prefix, module in model.sited().items():
         by_name: dict[str, list[Listener]] = {}
         for name in module.sites:
-            heard = [entry[prefix + name] for entry in model.listeners if prefix + name in entry]
-            if heard:
-                by_name[name] = heard
+            full = prefix + name
+            for entry in model.listeners:
+                heard = [entry[full]] if full in entry else []
+                heard += [
+                    partial(_in_loop, model, n, entry[f"loops.{n}.{full}"])
+                    for n in range(loops)
+                    if f"loops.{n}.{full}" in entry
+                ]
+                if heard:
+                    by_name.setdefault(name, []).extend(heard)
         module.tap = Tap(prefix, by_name) if by_name else None
+
+
+def _in_loop(model: Transformer, loop: int, listener: Listener, name: str, x: Tensor) -> Tensor:
+    """Pass to a listener what it wants of one run of a looped block alone."""
+    return listener(f"loops.{loop}.{name}", x) if model.loop == loop else x

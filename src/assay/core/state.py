@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import Refused
+from assay.core.reading import Plan, Query, Reader, read_held
 from assay.core.store import Store, distinct_bytes
 
 
@@ -36,6 +37,7 @@ class State(ABC):
     store: Store | None = None  # of mixers that keep something for each token
     window: int | None = None  # such a mixer looks no further back than this
     observers: tuple[Callable[[Store, Observed], None], ...] = ()
+    reader: Reader | None = None  # reads part of the store instead of all of it
 
     @abstractmethod
     def tensors(self) -> list[Tensor]: ...
@@ -72,6 +74,14 @@ class AttentionState(State):
         self.window = window
         self.seen = torch.zeros(batch, dtype=torch.long, device=device)
         self.lost = torch.full_like(self.seen, -1)  # the last position that trimming has dropped
+        self.plan: Plan | None = None
+
+    def read(self, query: Query) -> Float[Tensor, "batch heads tokens dim_v"]:
+        """What the state's reader reads for these queries; its plan is handed on to the next step."""
+        if self.reader is None:
+            return read_held(query, self.store)
+        self.plan = self.reader.plan(query, self.store, self.plan)
+        return self.reader.read(query, self.store, self.plan).out
 
     def advance(self, tokens: int, valid: Bool[Tensor, "batch tokens"] | None) -> None:
         """Count tokens that were appended and read, then drop what has left the window."""
@@ -98,7 +108,7 @@ class AttentionState(State):
 
     def _with(self, store: Store, seen: Tensor, lost: Tensor) -> AttentionState:
         copy = AttentionState(store.batch, store.kv_heads, self.window)
-        copy.store, copy.seen, copy.lost = store, seen, lost
+        copy.store, copy.seen, copy.lost, copy.reader = store, seen, lost, self.reader
         return copy
 
     def fork(self) -> AttentionState:

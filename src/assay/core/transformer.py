@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from assay.core import generation
+from assay.core import generation, registry
 from assay.core.block import Block
 from assay.core.config import TransformerConfig
+from assay.core.depth import Step
 from assay.core.errors import AssayError
 from assay.core.linear import Embedding, Linear, product
 from assay.core.norms import Norm
@@ -40,7 +41,11 @@ class Transformer(nn.Module):
         self.embed = Embedding(config.vocab_size, config.width)
         self.positions = Embedding(config.learned_positions, config.width) if config.learned_positions else None
         self.blocks = nn.ModuleList(Block(config.width, b, config.norm) for b in config.blocks)
+        self.embed_norm = Norm(config.width, config.norm) if config.embed_norm else nn.Identity()
         self.final_norm = Norm(config.width, config.norm) if config.final_norm else nn.Identity()
+        schedule = registry.get(config.depth.part, "depth")(**config.depth.options)
+        self.steps: tuple[Step, ...] = schedule.steps(len(self.blocks))
+        self.loop = 0  # which run of its block the forward pass is at
         for at, block in enumerate(self.blocks):
             if block.mixer.causal != config.causal:
                 kind = "causal" if block.mixer.causal else "bidirectional"
@@ -55,7 +60,7 @@ class Transformer(nn.Module):
 
     def start(self, batch: int = 1) -> ModelState:
         """The state of `batch` sequences that have seen nothing."""
-        return ModelState([block.mixer.start(batch) for block in self.blocks])
+        return ModelState([self.blocks[step.block].mixer.start(batch) for step in self.steps])
 
     def forward(
         self,
@@ -70,22 +75,38 @@ class Transformer(nn.Module):
         `valid` marks real tokens; padding stands on the left or anywhere and leaves no trace. `last` means the last column.
         Raises AssayError for an empty input, tokens outside the vocabulary or, of a model with learned positions, past the last.
         """
+        x = self.hidden(tokens, state, valid=valid)
+        if logits == "none":
+            return None, state
+        x = site(self, "final_norm", self.final_norm(x[:, -1:] if logits == "last" else x))
+        return self._logits(x), state
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        state: ModelState | None = None,
+        *,
+        valid: Bool[Tensor, "batch tokens"] | None = None,
+    ) -> Float[Tensor, "batch tokens width"]:
+        """The residual stream after the last block, before the final norm; `state` is moved on. Errors as in `forward`."""
+        self._check(tokens, valid)
+        if valid is not None and bool(valid.all()):
+            valid = None
+        positions = self._positions(tokens, state, valid)
+        x = self._embed(tokens, positions)
+        for at, step in enumerate(self.steps):
+            self.loop = step.loop
+            held = None if state is None else state.layers[at]
+            x, _ = self.blocks[step.block](x, held, positions=positions, valid=valid)
+        return x
+
+    def _check(self, tokens: Tensor, valid: Tensor | None) -> None:
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise AssayError(f"tokens must be (batch, tokens) with at least one token, not {tuple(tokens.shape)}")
         if tokens.is_floating_point():
             raise AssayError(f"tokens must be whole numbers, not {tokens.dtype}")
         if valid is not None and valid.shape != tokens.shape:
             raise AssayError(f"valid must be {tuple(tokens.shape)}, not {tuple(valid.shape)}")
-        if valid is not None and bool(valid.all()):
-            valid = None
-        positions = self._positions(tokens, state, valid)
-        x = self._embed(tokens, positions)
-        for i, block in enumerate(self.blocks):
-            x, _ = block(x, None if state is None else state.layers[i], positions=positions, valid=valid)
-        if logits == "none":
-            return None, state
-        x = site(self, "final_norm", self.final_norm(x[:, -1:] if logits == "last" else x))
-        return self._logits(x), state
 
     def _positions(self, tokens: Tensor, state: ModelState | None, valid: Tensor | None) -> Int[Tensor, "batch tokens"]:
         batch, length = tokens.shape
@@ -105,7 +126,7 @@ class Transformer(nn.Module):
                 x = x + self.positions(positions)
         except IndexError:
             raise AssayError(self._out_of_range(tokens, positions)) from None
-        return site(self, "embed", x)
+        return site(self, "embed", self.embed_norm(x))
 
     def _out_of_range(self, tokens: Tensor, positions: Tensor) -> str:
         if int(tokens.min()) < 0 or int(tokens.max()) >= self.config.vocab_size:
@@ -124,13 +145,15 @@ class Transformer(nn.Module):
         found: dict[str, nn.Module] = {"": self}
         for i, block in enumerate(self.blocks):
             found |= {f"blocks.{i}.{prefix}": module for prefix, module in block.sited().items()}
-        if isinstance(self.final_norm, Norm):
-            found["final_norm."] = self.final_norm
-        return found
+        ends = {"embed_norm.": self.embed_norm, "final_norm.": self.final_norm}
+        return found | {prefix: norm for prefix, norm in ends.items() if isinstance(norm, Norm)}
 
     def site_names(self) -> list[str]:
-        """Names of all sites of this model."""
-        return [prefix + name for prefix, module in self.sited().items() for name in module.sites]
+        """Names of all sites of this model. `loops.1.blocks.3.resid_post` is the second run of a block; without, any run."""
+        plain = [prefix + name for prefix, module in self.sited().items() for name in module.sites]
+        loops = max(step.loop for step in self.steps) + 1
+        looped = {f"blocks.{step.block}." for step in self.steps if step.loop}
+        return plain + [f"loops.{n}.{s}" for n in range(loops) for s in plain if s.startswith(tuple(looped))]
 
     def generate(
         self, prompts: str | Sequence[str] | Sequence[Sequence[int]], **options: Any

@@ -24,6 +24,7 @@ from assay.core.errors import AssayError
 from assay.core.linear import Linear
 from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
+from assay.core.reading import Query, read_held
 from assay.core.sites import site, wanted
 from assay.core.state import AttentionState, Observed
 from assay.core.store import Pages, Store
@@ -91,7 +92,7 @@ class SoftmaxAttention(Mixer):
             state.store.append(seen.k, seen.v, positions=positions, valid=valid, functional=gradients)
             for observer in state.observers:
                 observer(state.store, seen)
-            z = self._read_alone(seen) if first and self._plain(seen) else self._read_store(seen, state.store)
+            z = self._read_alone(seen) if first and self._plain(seen) else self._read_store(seen, state.store, state)
             state.advance(x.shape[1], valid)
         z = site(self, "z", z)
         y = self.out(z.transpose(1, 2).flatten(2))
@@ -116,39 +117,13 @@ class SoftmaxAttention(Mixer):
         store.append(seen.k, seen.v, positions=seen.positions, valid=seen.valid)
         return self._read_store(seen, store)
 
-    def _read_store(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads tokens dim"]:
-        tokens = seen.q.shape[2]
+    def _read_store(
+        self, seen: Observed, store: Store, state: AttentionState | None = None
+    ) -> Float[Tensor, "batch heads tokens dim"]:
         if self._explicit():
             return self._read_explicit(seen, store)
-        if store.even and tokens == 1 and (first := self._first_read(seen, store)) is not None:
-            return self._read_all(seen, store, first)
-        if store.dense:
-            return attention.attend_dense(
-                seen.q,
-                store.pages(),
-                seen.positions,
-                scale=self.scale,
-                window=self.window,
-                heads_alike=store.heads_alike,
-            )
-        return attention.attend_pages(
-            seen.q, store.pages(), seen.positions, scale=self.scale, window=self.window, kv_heads=self.kv_heads
-        )[0]
-
-    def _first_read(self, seen: Observed, store: Store) -> int | None:
-        """From which held token on one new token reads everything; None where only a mask can tell."""
-        held = store.counts[0]
-        if self.window is None or not held:
-            return 0
-        first = max(0, held - self.window)
-        reach = seen.positions[:, 0].repeat_interleave(self.kv_heads) - (held - 1 - first)
-        return first if bool((store.pages().positions[:, first] == reach).all()) else None
-
-    def _read_all(self, seen: Observed, store: Store, first: int) -> Float[Tensor, "batch heads 1 dim"]:
-        pages, held = store.pages(), store.counts[0]
-        rows = seen.q.reshape(store.owners, -1, self.head_dim)
-        read = attention.attend_all(rows, pages.k[:, first:held], pages.v[:, first:held], self.scale)
-        return read.view(seen.q.shape[0], self.heads, 1, -1)
+        query = Query(seen.q, seen.positions, self.scale, self.window, seen.valid)
+        return read_held(query, store) if state is None else state.read(query)
 
     def _read_explicit(self, seen: Observed, store: Store) -> Float[Tensor, "batch heads tokens dim"]:
         pages, held = store.padded(), max(store.counts)

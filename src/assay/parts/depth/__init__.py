@@ -1,0 +1,1 @@
+"""How often blocks run, and in which order."""
