@@ -16,6 +16,7 @@ from rich.console import Console
 
 from assay import report
 from assay.bench.compare import cells as store
+from assay.bench.compare.defaults import fitting
 from assay.bench.compare.machine import machine, versions, weights_checksum
 from assay.bench.compare.measure import Bench, Extras
 from assay.bench.compare.plan import Cell, Plan, check_names, expected_seconds, lay_out
@@ -86,7 +87,7 @@ def compare(
     parts = [parts] if isinstance(parts, str) else parts
     check_names(parts, chosen)
     loaded = _load(model, chosen, console)
-    chosen = replace(chosen, device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch."))
+    chosen = replace(fitting(loaded, chosen), device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch."))
     fixed = _fixed(loaded, chosen)
     plan = lay_out(loaded, parts, chosen, fixed)
     folder = Path(out) if out is not None else _folder(loaded, fixed)

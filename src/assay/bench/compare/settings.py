@@ -14,7 +14,9 @@ BASELINES = ("full", "random")
 
 @dataclass(frozen=True)
 class Settings:
-    """`length`: tokens of a context. `examples`: a task. `aware`: compress with the question in sight.
+    """`tasks` and `length` (tokens of a context): by default what fits the model. `examples`: a task.
+
+    `aware`: compress with the question in sight.
 
     `generate`: score what greedy decoding writes instead of a forced answer. `speed_examples`: on how many examples of a
     task decoding is timed, `speed_steps` tokens each. `picture_examples`: for how many the kept positions are recorded.
@@ -22,9 +24,9 @@ class Settings:
     and `max_bytes` (share of full's bytes) bound what is recommended.
     """
 
-    tasks: tuple[str, ...] = ("needle", "multikey", "ppl")
+    tasks: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ("0.5", "0.25")
-    length: int = 1024
+    length: int = 0
     examples: int = 8
     seed: int = 0
     aware: bool = False
@@ -51,12 +53,15 @@ class Settings:
         for name in ("floor", "max_loss", "max_bytes"):
             if isinstance(given.get(name), str):
                 given[name] = share(name, given[name])
+        for name in ("tasks", "budgets", "length"):
+            if name in given and not given[name]:
+                raise AssayError(f"{name} is empty: name at least one" if name != "length" else "length=0: at least 1 is needed")
         settings = replace(cls(), **given)
         settings._check()
         return settings
 
     def _check(self) -> None:
-        least_of = {"length": 1, "examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
+        least_of = {"length": 0, "examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
         for name, least in least_of.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -65,9 +70,6 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:
                 raise AssayError(f"{name}={value!r}: a number from 0 to {high} is needed")
-        for name in ("tasks", "budgets"):
-            if not getattr(self, name):
-                raise AssayError(f"{name} is empty: name at least one")
 
 
 def share(name: str, text: str) -> float:
