@@ -78,7 +78,7 @@ def measure(config: dict[str, Any], folder: Path) -> Errors:
 
 
 def gap(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max())
+    return float((a - b).detach().abs().max())
 
 
 def _pieces(model: Transformer, tokens: torch.Tensor, lengths: list[int]) -> torch.Tensor:
