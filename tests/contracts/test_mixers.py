@@ -7,7 +7,6 @@ import torch
 from tests.contracts.mixing import WIDTH, close, cuts, every_causal_mixer, feed, whole
 from tests.contracts.probe import make, randn
 
-from assay.core import registry
 from assay.core.errors import Refused
 
 # A law may be relaxed only by name, with the reason.

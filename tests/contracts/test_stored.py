@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.contracts.probe import SIZES, builds, make, randn
-from tests.contracts.test_mixers import close, feed
+from tests.contracts.mixing import close, every_causal_mixer, feed
+from tests.contracts.probe import SIZES, make, randn
 from torch import Tensor
 
 from assay.core.sites import Tap
@@ -63,7 +63,7 @@ def uneven(store: Store) -> Tensor:
     return torch.cat(kept)
 
 
-@pytest.mark.parametrize(("name", "chosen"), builds("mixer"))
+@every_causal_mixer
 @torch.no_grad()
 def test_uneven_heads_read_as_a_naive_masked_softmax_does(name, chosen):
     mixer, naive = make("mixer", name, chosen), Naive()
@@ -84,7 +84,7 @@ def test_uneven_heads_read_as_a_naive_masked_softmax_does(name, chosen):
     close(torch.cat(heard, 2), torch.cat(wanted, 2))
 
 
-@pytest.mark.parametrize(("name", "chosen"), builds("mixer"))
+@every_causal_mixer
 @torch.no_grad()
 def test_even_gaps_are_not_taken_for_a_full_cache(name, chosen):
     """All heads drop equally many tokens, so the layout stays dense while positions have holes."""
@@ -105,7 +105,7 @@ def test_even_gaps_are_not_taken_for_a_full_cache(name, chosen):
     close(torch.cat(heard, 2), torch.cat(wanted, 2))
 
 
-@pytest.mark.parametrize(("name", "chosen"), builds("mixer"))
+@every_causal_mixer
 @torch.no_grad()
 def test_a_rolled_back_store_reads_what_is_left(name, chosen):
     mixer = make("mixer", name, chosen)
