@@ -1,8 +1,8 @@
 """Facts hidden in a text: the sentences of a needle task, where they are put, and where their values then lie.
 
-The wording is RULER's: "One of the special magic numbers for <key> is: <value>." (Hsieh et al. 2024, arXiv:2404.06654),
-but for the colon that ends the question as it stands in the fact. Without it a base model begins with the colon: Gemma 3
-270M gave 3 of 10 needles exactly at 1,000 tokens without it and 10 with it, its cache whole.
+The wording is RULER's: "One of the special magic numbers for <key> is: <value>." (Hsieh et al. 2024,
+arXiv:2404.06654), but for the colon that ends the question as it stands in the fact. Without it a base model begins
+with the colon: Gemma 3 270M gave 3 of 10 needles exactly at 1,000 tokens without it and 10 with it, its cache whole.
 """
 
 import re
