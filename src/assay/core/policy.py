@@ -173,7 +173,7 @@ class Compression:
         """Bring the cache back under its ceiling, if a step has taken it above."""
         if self.ceiling is None:
             raise AssayError("hold() before finish_prefill(): the ceiling is not known yet")
-        if not self.budget.everything:
+        if not self.budget.everything and self.pins:  # without a growing layer there is nothing to hold
             spared = [c - min(c // 8, self.slack) for c in self.ceiling]
             self._shrink([max(s, min(c, p)) for s, c, p in zip(spared, self.ceiling, self.pins, strict=True)])
 

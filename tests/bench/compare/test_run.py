@@ -9,7 +9,9 @@ from rich.console import Console
 from assay.bench.compare import measure
 from assay.bench.compare.cells import CellStore, read
 from assay.bench.compare.run import compare
+from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
+from assay.core.transformer import Transformer
 
 GRID = {"tasks": "needle,ppl(continuation=40)", "budgets": "0.5", "length": 400, "examples": 2, "speed_steps": 2, "quiet": True}
 
@@ -225,3 +227,18 @@ def test_the_same_seed_gives_the_same_numbers(tiny, tmp_path):
     timeless = lambda c: {k: v for k, v in c.items() if "second" not in k and k not in ("first_token", "measured")}  # noqa: E731
     runs = [compare(tiny, ["random", "snapkv"], out=tmp_path / str(i), **GRID) for i in range(2)]
     assert list(map(timeless, runs[0].cells)) == list(map(timeless, runs[1].cells))
+
+
+def test_a_budget_in_bytes_is_kept_in_bytes(tiny, tmp_path):
+    result = compare(tiny, "knorm", out=tmp_path, **{**GRID, "budgets": "20KiB", "tasks": "ppl(continuation=40)"})
+    cells = [c for c in result.cells if c["policy"] == "knorm"]
+    assert cells and all(10 * 1024 < c["bytes_eligible"] <= 20 * 1024 < c["bytes_full_eligible"] for c in cells)
+
+
+def test_a_model_whose_layers_all_have_windows_is_measured_and_says_that_nothing_can_be_saved(tiny, tmp_path):
+    windowed = Transformer(TransformerConfig(256, 32, (tiny.config.blocks[1],) * 2, context=2048)).eval()
+    windowed.tokenizer, windowed.name = tiny.tokenizer, "windowed"
+    result = compare(windowed, "snapkv", out=tmp_path, **GRID)
+    first = {c["logprob"] for c in result.cells if (c["task"], c["example"]) == ("needle", 0)}
+    assert len(first) == 1 and not any(c["skipped"] for c in result.cells)
+    assert any("window" in note for _, note in result.summary.notes) and "nothing to compress" in result.page.read_text()
