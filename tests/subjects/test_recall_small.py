@@ -10,7 +10,7 @@ from assay.tasks.recall import Recall
 
 
 def miniature() -> RecallSmall:
-    return RecallSmall(stages=(Stage(25, 8, 12, 256), Stage(25, 12, 20, 256)))
+    return RecallSmall(stages=(Stage(25, 12, 20, 256), Stage(25, 20, 30, 256)))
 
 
 def test_fifty_steps_lower_the_loss() -> None:
@@ -29,6 +29,11 @@ def test_a_batch_is_a_function_of_its_step_and_asks_for_values() -> None:
     assert not torch.equal(subject.batch_at(0).tokens[:1, :8], subject.batch_at(1).tokens[:1, :8])
     with pytest.raises(AssayError, match="beyond"):
         subject.batch_at(50)
+
+
+def test_stages_too_short_to_ask_twice_are_refused() -> None:
+    with pytest.raises(AssayError, match="12 words"):
+        RecallSmall(stages=(Stage(5, 6, 20, 256),))
 
 
 def test_later_stages_are_longer() -> None:

@@ -26,7 +26,9 @@ class Counting(Subject):
     def recipe(self) -> Recipe:
         channel = Spec("gated", {"hidden": 16})
         config = small(WORDS, layers=1, width=16, heads=2, kv_heads=2, channel=channel, context=16)
-        return Recipe(config, WORDS, (Stage(30, 6, 6, 24),), Training(30, learning_rate=1e-2, warmup=3), {}, self.seed)
+        return Recipe(
+            config, WORDS, (Stage(30, 6, 6, 24),), Training(30, learning_rate=1e-2, warmup=3), {}, seed=self.seed
+        )
 
     def batch_at(self, step: int) -> Batch:
         type(self).trained += 1

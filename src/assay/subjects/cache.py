@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from assay.core.transformer import Transformer
 
 def folder_of(name: str, fingerprint: str) -> Path:
     """Where the subject of this recipe is kept, or would be."""
-    return cache_folder() / "subjects" / f"{name}-{fingerprint}"
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    return cache_folder() / "subjects" / f"{plain}-{fingerprint}"
 
 
 @contextmanager

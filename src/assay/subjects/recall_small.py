@@ -1,8 +1,10 @@
 """A small model that recalls the value of a key from a list of pairs.
 
-Two layers of softmax attention with RoPE, four heads each, width 128, one token a word. It learns from short lists that are
-asked for all of their keys, then from ever longer ones with fillers between the pairs; the loss is on the answers alone.
-It needs one copy per fact and holds no other knowledge, so what a cache policy drops is what it cannot answer.
+Two layers of softmax attention, four heads each, width 128, one token a word; RoPE in the first layer, none in the second, which
+matches by content. It learns from short lists whose pairs are asked again and again, then from ever longer ones with fillers
+between the pairs; the loss is on the answers alone. Training starts from weights with induction heads in them
+(`training/induction.py`): all four heads of the second layer start as such, so that each keeps its own copy of a fact by design.
+It holds no other knowledge: what a cache policy drops is what it cannot answer.
 
 seam: subject
 row: -
@@ -13,15 +15,18 @@ object: RecallSmall
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from jaxtyping import Int
 
 from assay.core.config import Spec
+from assay.core.errors import AssayError
 from assay.subjects.recipe import Recipe, Stage, small
 from assay.subjects.subject import Subject
 from assay.tasks.recall import Recall
 from assay.training import Batch, Training
 
-STAGES = (Stage(500, 12, 40, 2048), Stage(300, 24, 160, 4096), Stage(500, 48, 640, 6144))
+STAGES = (Stage(100, 24, 48, 1024), Stage(100, 48, 200, 2048), Stage(100, 128, 640, 4096))
 
 
 class RecallSmall(Subject):
@@ -30,6 +35,8 @@ class RecallSmall(Subject):
     def __init__(
         self, *, kv_heads: int = 4, seed: int = 0, stages: tuple[Stage, ...] = STAGES, rate: float = 2e-3
     ) -> None:
+        if min(stage.shortest for stage in stages) < 12:
+            raise AssayError("a list that is asked twice needs 12 words: choose stages of at least that")
         self.name = "recall-small"
         self.kv_heads, self.seed, self.stages, self.rate = kv_heads, seed, stages, rate
 
@@ -46,16 +53,29 @@ class RecallSmall(Subject):
         )
         steps = sum(stage.steps for stage in self.stages)
         training = Training(steps, learning_rate=self.rate, warmup=50, final=0.05)
-        return Recipe(config, words, self.stages, training, {"task": "recall"}, self.seed)
+        return Recipe(
+            config, words, self.stages, training, {"task": "recall"}, induction={"query": 0, "key": 1}, seed=self.seed
+        )
 
     def batch_at(self, step: int) -> Batch:
-        """Half of the sequences' words ask; every second step has fewer pairs than fit, and more fillers."""
+        """Lists whose pairs are asked in turn, then asked again at random: half of a sequence's words, about, ask."""
         recipe = self.recipe()
         stage, rng = recipe.stage_at(step), recipe.rng(step)
         words = int(rng.integers(stage.shortest, stage.longest + 1))
-        queries = max(1, min(64, words // (6 if step % 2 else 12)))
-        most = min(64, (words - 3 * queries) // 3)
-        pairs = 0 if step % 2 else int(rng.integers(queries, most + 1))
-        task = Recall(pairs=pairs, queries=queries)
-        tokens, asked = task.batch(max(1, stage.tokens // words), words, int(rng.integers(2**31)))
+        rows, again = max(1, stage.tokens // words), words // 6
+        queries = int(rng.integers(1, min(64, (words - 3 * again) // 6) + 1))
+        ids, _ = Recall(pairs=queries, queries=queries).batch(rows, words - 3 * again, int(rng.integers(2**31)))
+        tokens = ask_again(ids, queries, again, rng)
+        asked = np.zeros(tokens.shape, dtype=bool)
+        asked[:, words - 3 * (queries + again) + 2 :: 3] = True
         return Batch(torch.from_numpy(tokens), torch.from_numpy(asked))
+
+
+def ask_again(
+    ids: Int[np.ndarray, "rows words"], queries: int, again: int, rng: np.random.Generator
+) -> Int[np.ndarray, "rows more"]:
+    """`ids`, which end in `queries` answered queries, followed by `again` of them drawn at random."""
+    asking = ids[:, -3 * queries :].reshape(len(ids), queries, 3)
+    drawn = rng.integers(queries, size=(len(ids), again))
+    more = np.take_along_axis(asking, drawn[..., None], axis=1).reshape(len(ids), -1)
+    return np.concatenate([ids, more], axis=1)

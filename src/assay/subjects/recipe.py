@@ -26,13 +26,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a subject is made. `data` holds what else the batches depend on; `version` grows when a change shows nowhere else."""
+    """How a subject is made. `data` holds what else the batches depend on; `induction`: which
+    heads the weights start with (see `plant_induction`); `version` grows when a change shows nowhere else."""
 
     config: TransformerConfig
     words: tuple[str, ...]
     stages: tuple[Stage, ...]
     training: Training
     data: dict[str, object]
+    induction: dict[str, int] | None = None
     seed: int = 0
     version: int = 1
 
@@ -64,10 +66,29 @@ class Recipe:
 
 
 def small(
-    words: tuple[str, ...], *, layers: int, width: int, heads: int, kv_heads: int, channel: Spec, context: int
+    words: tuple[str, ...],
+    *,
+    layers: int = 2,
+    width: int = 128,
+    heads: int,
+    kv_heads: int,
+    channel: Spec,
+    rotated: int = 1,
+    context: int = 640,
 ) -> TransformerConfig:
-    """A plain decoder: RMS norms before each sublayer, softmax attention with RoPE in all layers, its own read-out."""
-    position = {"part": "rope", "options": {"theta": 10_000.0}}
-    mixer = Spec("softmax", {"heads": heads, "kv_heads": kv_heads, "position": position})
-    block = BlockConfig(mixer=mixer, channel=channel)
-    return TransformerConfig(len(words), width, (block,) * layers, NormConfig("rms", 1e-6), context, tied=False)
+    """A plain decoder: RMS norms before each sublayer, softmax attention over everything in all layers, its own read-out.
+
+    The first `rotated` layers have RoPE, which they need to look back; the others match by content at any distance.
+    """
+    rope = {"part": "rope", "options": {"theta": 10_000.0}}
+    blocks = tuple(
+        BlockConfig(
+            Spec(
+                "softmax",
+                {"heads": heads, "kv_heads": kv_heads, "bias": True, "position": rope if layer < rotated else None},
+            ),
+            channel,
+        )
+        for layer in range(layers)
+    )
+    return TransformerConfig(len(words), width, blocks, NormConfig("rms", 1e-6), context, tied=False)

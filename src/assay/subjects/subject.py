@@ -12,7 +12,7 @@ from assay.core.transformer import Transformer
 from assay.subjects import cache
 from assay.subjects.recipe import Recipe
 from assay.subjects.words import WordTokenizer
-from assay.training import Batch, History, initialise, train
+from assay.training import Batch, History, initialise, plant_induction, train
 
 
 class Subject(ABC):
@@ -72,4 +72,6 @@ class Subject(ABC):
         """Train anew, whatever the cache holds, and keep nothing."""
         recipe = self.recipe()
         model = initialise(Transformer(recipe.config), recipe.seed)
+        if recipe.induction:
+            plant_induction(model, recipe.seed, **recipe.induction)
         return model, train(model, self.batch_at, recipe.training, says=self.name, log=log)

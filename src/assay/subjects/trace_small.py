@@ -1,8 +1,11 @@
 """Small models that track variables through a trace that restates their values.
 
-Models of 1, 2, 4 or 8 key-value heads and the same number of parameters: eight query heads always, and what fewer key-value
-heads save goes to the feed-forward. Two layers of softmax attention with RoPE, width 128, one token a word. They are trained
-on traces of all restatement rates, with the loss on every value that was stated before; the trace is given, not thought up.
+Models of 1, 2, 4 or 8 key-value heads and equally many parameters (to 0.2 %: biases differ): eight query heads always, and what fewer
+key-value heads save goes to the feed-forward. Two layers of softmax attention, width 128, one token a word; RoPE in the first,
+none in the second. They are trained on traces of all restatement rates, with the loss on every value that was stated
+before; the trace is given, not thought up. Training starts from weights with induction heads in them
+(`training/induction.py`): all heads of the second layer start as such, so that redundancy across heads is there by design and
+what is measured is how much of it survives eviction.
 
 seam: subject
 row: D21
@@ -22,7 +25,7 @@ from assay.subjects.subject import Subject
 from assay.tasks.restated import Restated
 from assay.training import Batch, Training
 
-STAGES = (Stage(500, 24, 60, 2048), Stage(200, 60, 180, 4096), Stage(350, 100, 520, 6144))
+STAGES = (Stage(100, 24, 60, 1024), Stage(100, 60, 180, 2048), Stage(100, 120, 520, 4096))
 
 
 class TraceSmall(Subject):
@@ -38,12 +41,14 @@ class TraceSmall(Subject):
 
     def recipe(self) -> Recipe:
         words = tuple(Restated().vocabulary)
-        # a key-value head has 2 x 128 x 16 weights, as many as 16 hidden units of the feed-forward
+        # a key-value head has 2 x 128 x 16 weights, as many as 16 hidden units of the feed-forward (its 32 biases aside)
         channel = Spec("mlp", {"hidden": 256 + 16 * (8 - self.kv_heads)})
         config = small(words, layers=2, width=128, heads=8, kv_heads=self.kv_heads, channel=channel, context=640)
         steps = sum(stage.steps for stage in self.stages)
         training = Training(steps, learning_rate=self.rate, warmup=50, final=0.05)
-        return Recipe(config, words, self.stages, training, {"task": "restated"}, self.seed)
+        return Recipe(
+            config, words, self.stages, training, {"task": "restated"}, induction={"query": 1, "key": 2}, seed=self.seed
+        )
 
     def batch_at(self, step: int) -> Batch:
         """Traces of one rate, 1 half of the time and else drawn evenly, over as many variables as fit, sixteen at most."""
