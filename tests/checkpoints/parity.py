@@ -1,4 +1,4 @@
-"""How far a family's logits are from transformers' own, on random tiny models; `python -m tests.checkpoints.parity` writes docs/parity.md."""
+"""How far a family's logits are from transformers' own, on random tiny models; run as a module it writes docs/parity.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from assay.checkpoints import load, save
 from assay.core import registry
 from assay.core.transformer import Transformer
 
-SHARED = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64}
+SHARED = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
 STEPS, PIECES = [7, *[1] * 33], [3, 19, 1, 17]
 
 
@@ -45,7 +51,9 @@ def random_model(config: dict[str, Any], seed: int = 0) -> PreTrainedModel:
     """transformers' model, every parameter drawn anew so that none (norms, biases) is at a value that hides a mistake."""
     options = dict(config)
     shape = AutoConfig.for_model(options.pop("model_type"), **options)
-    made = AutoModelForCausalLM.from_config(shape, attn_implementation="eager")  # the others leave soft caps of scores out
+    made = AutoModelForCausalLM.from_config(
+        shape, attn_implementation="eager"
+    )  # the others leave soft caps of scores out
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -66,7 +74,9 @@ def measure(config: dict[str, Any], folder: Path) -> Errors:
     tokens = torch.randint(0, config["vocab_size"], (2, 40), generator=torch.Generator().manual_seed(1))
     wanted = theirs(tokens).logits
     save(ours, folder / "ours")
-    again = AutoModelForCausalLM.from_pretrained(folder / "ours", dtype=torch.float32, attn_implementation="eager").eval()
+    again = AutoModelForCausalLM.from_pretrained(
+        folder / "ours", dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     return Errors(
         prefill=gap(ours(tokens)[0], wanted),
         decode=gap(_pieces(ours, tokens, STEPS), _their_pieces(theirs, tokens, STEPS)),
@@ -115,7 +125,7 @@ def table(rows: list[tuple[str, str, Errors]]) -> str:
 
 _TEXT = """# Parity with transformers
 
-Largest absolute differences between logits of `transformers` {version} and of the same random tiny model loaded here, float32 on a CPU, torch
+Largest absolute differences between logits of `transformers` {version} and of the same random tiny model loaded here, float32, torch
 {torch}, 40 tokens, two sequences. *prefill*: all tokens at once (longer than the sliding windows); *decode*: one at a time with a cache;
 *padded*: one sequence padded on the left; *chunked*: in uneven pieces with a cache; *saved*: transformers loading what `save` wrote,
 against the original; *largest*: the largest logit. The bound that `tests/checkpoints/test_parity.py` holds is 1e-4.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-
 from tests.checkpoints.parity import cases, measure
 
 BOUND = 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
-@pytest.mark.parametrize(("family", "label", "config"), [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in cases()])
+@pytest.mark.parametrize(
+    ("family", "label", "config"), [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in cases()]
+)
 def test_logits_are_those_of_transformers(family, label, config, tmp_path, parity_rows):
     errors = measure(config, tmp_path)
     parity_rows.append((family, label, errors))

@@ -7,14 +7,14 @@ import json
 
 import pytest
 import torch
+from tests.checkpoints.parity import SHARED, gap, random_model
+from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 from transformers.models.gemma3 import modeling_gemma3
 
 from assay.checkpoints import load, save
 from assay.checkpoints.families.gemma3 import FAMILY
 from assay.core.errors import AssayError
-from tests.checkpoints.parity import SHARED, gap, random_model
-from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 _GEMMA3 = SHARED | {
     "model_type": "gemma3_text",
@@ -60,14 +60,27 @@ def test_configs_from_before_transformers_5(tmp_path):
     raw = json.loads((tmp_path / "config.json").read_text())
     new = FAMILY.read(raw)
     del raw["rope_parameters"], raw["layer_types"]
-    old = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 5_000.0, "rope_scaling": {"type": "linear", "factor": 8.0}}
+    old = {
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 5_000.0,
+        "rope_scaling": {"type": "linear", "factor": 8.0},
+    }
     assert FAMILY.read(raw | old | {"sliding_window_pattern": 2}).blocks[:2] == new.blocks[:2]
 
 
 def test_the_text_part_of_an_image_and_text_checkpoint(tmp_path):
     text = {key: value for key, value in _GEMMA3.items() if key != "model_type"}
-    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
-    theirs = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1)).eval()
+    vision = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    theirs = Gemma3ForConditionalGeneration(
+        Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1)
+    ).eval()
     theirs.save_pretrained(tmp_path)
     ours = load(tmp_path)
     with torch.no_grad():
@@ -75,7 +88,9 @@ def test_the_text_part_of_an_image_and_text_checkpoint(tmp_path):
 
 
 def test_gguf_files(tmp_path, own_cache):
-    theirs = random_model(_GEMMA3 | {"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6})
+    theirs = random_model(
+        _GEMMA3 | {"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
+    )
     theirs.save_pretrained(tmp_path / "theirs")
     reference = load(tmp_path / "theirs")
     path = write_gguf(tmp_path / "tiny.gguf", *gguf_of(reference, FAMILY, _METADATA))

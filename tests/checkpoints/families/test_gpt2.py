@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.checkpoints.parity import gap, random_model
+from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 from assay.checkpoints import load
 from assay.checkpoints.families.gpt2 import FAMILY
 from assay.core.errors import AssayError
-from tests.checkpoints.parity import gap, random_model
-from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 _GPT2 = {"model_type": "gpt2", "vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
 
@@ -24,7 +24,9 @@ _TOKENS = torch.arange(40)[None] * 7 % 96
 def test_the_first_checkpoints_have_no_prefix_and_keep_their_masks(tmp_path):
     theirs = random_model(_GPT2)
     theirs.save_pretrained(tmp_path)
-    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    tensors = {
+        name.removeprefix("transformer."): tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()
+    }
     tensors["h.0.attn.bias"] = torch.ones(1, 1, 64, 64).tril()
     save_file(tensors, tmp_path / "model.safetensors")
     assert gap(load(tmp_path)(_TOKENS)[0], theirs(_TOKENS).logits) < 1e-4

@@ -8,14 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.checkpoints.parity import SHARED, gap, random_model
+from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 from assay.checkpoints import load, save
 from assay.checkpoints.families.llama import FAMILY
 from assay.core.config import BlockConfig, Spec, TransformerConfig
 from assay.core.errors import AssayError
 from assay.core.transformer import Transformer
-from tests.checkpoints.parity import SHARED, gap, random_model
-from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 _LLAMA = SHARED | {"model_type": "llama", "intermediate_size": 48, "num_key_value_heads": 2}
 
@@ -94,7 +94,9 @@ def test_gguf_divisors_give_llama_3_1_rope(tmp_path, own_cache):
     turns = 8192 / (2 * math.pi / base)
     smooth = (turns - 1) / 3
     divisors = np.where(turns > 4, 1, np.where(turns < 1, 32, 1 / ((1 - smooth) / 32 + smooth)))
-    config = _rope(rope_theta=500_000.0, rope_type="llama3", original_max_position_embeddings=8192, **_RULE | {"factor": 32.0})
+    config = _rope(
+        rope_theta=500_000.0, rope_type="llama3", original_max_position_embeddings=8192, **_RULE | {"factor": 32.0}
+    )
     theirs, path = _saved_gguf(tmp_path, config, **{"rope_freqs.weight": divisors})
     model = load(path)
     scaling = model.config.blocks[0].mixer.options["position"]["options"]["scaling"]
@@ -120,6 +122,8 @@ def test_a_model_built_here_is_saved_and_loaded(tmp_path):
 def test_a_model_no_family_has_a_place_for_is_refused(tmp_path):
     block = BlockConfig(Spec("softmax", {"heads": 2}), Spec("gated", {"hidden": 12}), parallel=True)
     model = Transformer(TransformerConfig(vocab_size=20, width=8, blocks=(block,)))
-    with pytest.raises(AssayError, match="no family of checkpoints has a place for this model: .*llama files cannot express"):
+    with pytest.raises(
+        AssayError, match="no family of checkpoints has a place for this model: .*llama files cannot express"
+    ):
         save(model, tmp_path / "made")
     assert not (tmp_path / "made").exists()

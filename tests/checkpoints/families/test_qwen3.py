@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from tests.checkpoints.parity import SHARED, gap, random_model
+from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 from assay.checkpoints import load
 from assay.checkpoints.families.qwen3 import FAMILY
-from tests.checkpoints.parity import SHARED, gap, random_model
-from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 _QWEN3 = SHARED | {"model_type": "qwen3", "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
 
