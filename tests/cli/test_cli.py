@@ -22,7 +22,9 @@ assert "torch" not in sys.modules, "torch was imported"
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["parts"], ["tasks"], ["claims"], ["compare", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["parts"], ["tasks"], ["claims"], ["compare", "--help"], ["bench", "--help"]]
+)
 def test_starts_in_half_a_second_without_torch(words):
     seconds = []
     for _ in range(6):  # the best of a few, since other work may share the machine
@@ -38,7 +40,7 @@ def test_starts_in_half_a_second_without_torch(words):
 
 def test_help_names_every_command():
     done = subprocess.run([sys.executable, "-m", "assay.cli", "--help"], capture_output=True, text=True)
-    for command in ("compare", "report", "parts", "tasks", "models", "claims", "claim"):
+    for command in ("compare", "report", "bench", "parts", "tasks", "models", "claims", "claim"):
         assert f" {command} " in done.stdout
 
 
