@@ -99,5 +99,5 @@ def settings_text(run: dict) -> list[str]:
     return [
         f"contexts of {fixed.get('length', '?')} tokens, {seen}",
         f"{grid.get('examples', '?')} examples a task, from seed {fixed.get('seed', '?')}; {scored}",
-        f"{fixed.get('dtype', '?')} on {fixed.get('device', '?')}",
+        f"in {fixed.get('dtype', '?')} on {fixed.get('device', '?')}",
     ]

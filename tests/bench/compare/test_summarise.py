@@ -82,6 +82,7 @@ def test_too_few_examples_carry_no_verdict():
     found = summarise(RUN, cells({"full": [1.0] * 3, "random": [0.0] * 3, "p": [1.0] * 3}))
     assert row(found, "random").against_full.verdict == "too few examples" and row(found, "p").quality.low is None
     assert any("nothing can be told apart" in line for line in found.findings)
+    assert found.recommendation.says.startswith("On only 3 examples a task, too few to exclude any loss: p@0.5 holds 60%")
 
 
 def test_an_estimate_of_all_right_still_has_a_width():

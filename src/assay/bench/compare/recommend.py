@@ -68,7 +68,8 @@ def _says(name: str, pairs: Sequence[tuple[Row, Row]], limits: str) -> str:
     text = f"{name} holds {_share(pairs):.0%} of the full cache's bytes and {lost}: the smallest cache with {limits}."
     bounds = [possible_loss(r, f) for r, f in pairs]
     if None in bounds:
-        return f"{text} Too few examples to say how large a loss they could hide."
+        few = min(r.quality.examples for r, _ in pairs)
+        return f"On only {few} example{'s' * (few != 1)} a task, too few to exclude any loss: {text}"
     bound = max(b for b in bounds if b is not None)
     return f"{text} The intervals do not exclude a loss of {bound:.1%}; more examples narrow that." if bound > 0 else text
 
