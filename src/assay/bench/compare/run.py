@@ -88,8 +88,9 @@ def compare(
     check_names(parts, chosen)
     loaded = _load(model, chosen, console)
     chosen = replace(fitting(loaded, chosen), device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch."))
-    fixed = _fixed(loaded, chosen)
-    plan = lay_out(loaded, parts, chosen, fixed)
+    with console.status("making the examples"):
+        fixed = _fixed(loaded, chosen)
+        plan = lay_out(loaded, parts, chosen, fixed)
     folder = Path(out) if out is not None else _folder(loaded, fixed)
     if dry_run:
         return _dry(loaded, plan, folder, chosen, console)
