@@ -15,6 +15,7 @@ from assay.core import expressions
 from assay.core.errors import AssayError
 from assay.core.policy import Compression, Policy
 from assay.core.sampling import choose
+from assay.core.state import ModelState
 
 if TYPE_CHECKING:
     from assay.core.transformer import Transformer
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """How to continue. `stop`: strings that end a text (not part of it); `cache`: a policy with its budget, or `full`."""
+    """How to continue. `stop`: strings that end a text (not part of it); `cache`: a policy with its budget, or `full`.
+
+    `kv_format`: a number format that keys and values are held in; `attention`: a reader, for reading part of what is held.
+    """
 
     max_tokens: int = 64
     temperature: float = 0.0
@@ -32,6 +36,8 @@ class Options:
     stop: str | Sequence[str] = ()
     seed: int = 0
     cache: str = "full"
+    kv_format: str | None = None
+    attention: str | None = None
     add_bos: bool = True
 
     def __post_init__(self) -> None:
@@ -85,6 +91,16 @@ def left_padded(
     return tokens, torch.arange(longest, device=device) >= (longest - lengths)[:, None]
 
 
+def begin(model: Transformer, batch: int, options: Options) -> ModelState:
+    """An empty state that holds and reads as the options say."""
+    state = model.start(batch)
+    if options.kv_format is not None:
+        state.hold_in(expressions.build(options.kv_format, "format"))
+    if options.attention is not None:
+        state.read_with(expressions.build(options.attention, "reader"))
+    return state
+
+
 @torch.no_grad()
 def steps(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -> Iterator[Int[Tensor, "batch"]]:
     """The next token of every row, step after step, without end."""
@@ -95,7 +111,7 @@ def steps(model: Transformer, rows: Sequence[Sequence[int]], options: Options) -
             f"{longest} prompt tokens and {options.max_tokens} new ones are more than the model's context of {model.config.context}"
         )
     generator = torch.Generator(device=model.device).manual_seed(options.seed)
-    state, held = model.start(len(rows)), compression(options.cache)
+    state, held = begin(model, len(rows), options), compression(options.cache)
     if held is not None:
         held.attach(state)
     logits, _ = model(tokens, state, valid=valid, logits="last")

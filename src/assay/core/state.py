@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import Refused
+from assay.core.format import Format
 from assay.core.reading import Plan, Query, Reader, read_held
 from assay.core.store import Store, distinct_bytes
 
@@ -150,6 +151,21 @@ class ModelState:
     def growing(self) -> dict[int, Store]:
         """Stores of the layers that grow without end (no window): the ones a cache policy may act on."""
         return {i: s.store for i, s in enumerate(self.layers) if s.store is not None and s.window is None}
+
+    def hold_in(self, format: Format) -> ModelState:
+        """Hold keys and values in a number format from here on. Raises Refused once something is held."""
+        stores = [s.store for s in self.layers if s.store is not None]
+        if any(store.arrays for store in stores):
+            raise Refused("a state that holds tokens already keeps its format: choose one at the start")
+        for store in stores:
+            store.format = format
+        return self
+
+    def read_with(self, reader: Reader) -> ModelState:
+        """Let a reader choose what is read in the layers that grow without end."""
+        for layer in self.growing():
+            self.layers[layer].reader = reader
+        return self
 
     def fork(self) -> ModelState:
         return ModelState([s.fork() for s in self.layers])

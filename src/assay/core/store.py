@@ -12,20 +12,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import AssayError
+from assay.core.format import Encoded, Format
 from assay.core.pages import EMPTY, Flat, Pages, distinct_bytes
 
 
 class Store:
-    """Full-precision keys and values of one layer.
+    """Keys and values of one layer, as they are or in a number format.
 
-    `kv_heads` key-value heads a sequence. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
+    `kv_heads` key-value heads a sequence. `format`: what is held is encoded when it is appended and decoded when it is read. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
     many tokens at a time. Without gradients tensors are written in place; under gradients every change is functional.
     """
 
-    def __init__(self, batch: int, kv_heads: int, *, page: int = 64, grain: int = 16) -> None:
-        self.batch, self.kv_heads, self.page, self.grain = batch, kv_heads, page, grain
+    def __init__(
+        self, batch: int, kv_heads: int, *, page: int = 64, grain: int = 16, format: Format | None = None
+    ) -> None:
+        self.batch, self.kv_heads, self.page, self.grain, self.format = batch, kv_heads, page, grain, format
         self.counts = [0] * (batch * kv_heads)
-        self.arrays: dict[str, Tensor] = {}  # "k", "v", "positions" and columns, each (pages, page, ...)
+        self.arrays: dict[str, Tensor] = {}  # keys, values, "positions" and columns, each (pages, page, ...)
         self.notes: dict[str, Tensor] = {}  # what a policy remembers of each sequence, (batch, ...)
         self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
         self.heads_alike = True  # no head has lost a token that another kept
@@ -71,7 +74,7 @@ class Store:
         if (batch, heads) != (self.batch, self.kv_heads):
             raise AssayError(f"keys of {batch} x {heads} heads appended to a store of {self.batch} x {self.kv_heads}")
         spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
-        new = {"k": k.flatten(0, 1), "v": v.flatten(0, 1), "positions": spread.reshape(self.owners, tokens)}
+        new = {**self._coded("k", k), **self._coded("v", v), "positions": spread.reshape(self.owners, tokens)}
         functional = functional or _needs_grad(*new.values(), *self.arrays.values())
         if valid is None and self.even:
             self._append_even(new, tokens, functional)
@@ -89,7 +92,7 @@ class Store:
                 name: torch.cat([t[:, :held], self._new(name, new, tokens)], 1) for name, t in self.arrays.items()
             }
         else:
-            if held + tokens > self.arrays["k"].shape[1]:
+            if held + tokens > self.arrays["positions"].shape[1]:
                 self._grow(held + tokens)
             for name, t in self.arrays.items():
                 t[:, held : held + tokens] = new[name] if name in new else 0
@@ -113,11 +116,11 @@ class Store:
         self._written = (slots, valid)
 
     def _begin(self, new: dict[str, Tensor]) -> None:
-        self.owner = self.owner.to(new["k"].device)
+        self.owner = self.owner.to(new["positions"].device)
         self.arrays = {name: t.new_empty(self.owners, 0, *t.shape[2:]) for name, t in new.items()}
 
     def _make_room(self, wanted: list[int]) -> None:
-        size = self.arrays["k"].shape[1]
+        size = self.arrays["positions"].shape[1]
         if self.dense:
             if max(*wanted, 1) > size:
                 self._grow(max(*wanted, 1))
@@ -145,7 +148,7 @@ class Store:
     def write_column(self, name: str, values: Float[Tensor, "batch kv_heads tokens *rest"]) -> None:
         """Side data for the tokens of the last `append`; what belongs to its invalid tokens is ignored."""
         values = values.detach().flatten(0, 1)
-        pages, size = self.arrays["k"].shape[:2]
+        pages, size = self.arrays["positions"].shape[:2]
         if name not in self.arrays:
             self.arrays[name] = values.new_zeros(pages, size, *values.shape[2:])
         column = self.arrays[name]
@@ -162,7 +165,7 @@ class Store:
         return self.arrays[name].flatten(0, 1)[self.slots()]
 
     def set_column(self, name: str, values: Float[Tensor, "stored *rest"]) -> None:
-        pages, size = self.arrays["k"].shape[:2]
+        pages, size = self.arrays["positions"].shape[:2]
         column = values.new_zeros(pages * size, *values.shape[1:])
         column[self.slots()] = values
         self.arrays[name] = column.view(pages, size, *values.shape[1:])
@@ -178,17 +181,30 @@ class Store:
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
+    def _coded(self, name: str, x: Float[Tensor, "batch kv_heads tokens dim"]) -> dict[str, Tensor]:
+        """What is stored of keys or values: themselves, or the parts of their codes."""
+        x = x.flatten(0, 1)
+        if self.format is None or not x.shape[-1]:
+            return {name: x}
+        return {f"{name}.{part}": t for part, t in self.format.encode(x.detach()).parts.items()}
+
+    def _plain(self, name: str) -> Float[Tensor, "pages page dim"]:
+        if name in self.arrays or self.format is None:
+            return self.arrays[name]
+        coded = {n.removeprefix(f"{name}."): t for n, t in self.arrays.items() if n.startswith(f"{name}.")}
+        return self.format.decode(Encoded(coded))
+
     def pages(self) -> Pages:
-        return Pages(self.arrays["k"], self.arrays["v"], self.arrays["positions"], self.owner)
+        return Pages(self._plain("k"), self._plain("v"), self.arrays["positions"], self.owner)
 
     def slots(self) -> Int[Tensor, "stored"]:
         """Index of each stored token among all slots, in the order of `flat()`."""
         return (self.arrays["positions"].flatten() != EMPTY).nonzero()[:, 0]
 
     def flat(self) -> Flat:
-        slots = self.slots()
-        k, v, positions = (self.arrays[n].flatten(0, 1)[slots] for n in ("k", "v", "positions"))
-        return Flat(k, v, positions, self.owner[slots // self.arrays["k"].shape[1]])
+        slots, pages = self.slots(), self.pages()
+        k, v, positions = (t.flatten(0, 1)[slots] for t in (pages.k, pages.v, pages.positions))
+        return Flat(k, v, positions, self.owner[slots // pages.positions.shape[1]])
 
     def padded(self) -> Pages:
         """The same content with one page an owner, whatever the layout (for readers that want a matrix)."""
@@ -209,7 +225,7 @@ class Store:
             return
         indices = indices.sort().values
         slots = self.slots()[indices]
-        owner = self.owner[slots // self.arrays["k"].shape[1]]
+        owner = self.owner[slots // self.arrays["positions"].shape[1]]
         counts = torch.bincount(owner, minlength=self.owners).tolist()
         self.heads_alike = self.kv_heads == 1 or (heads_alike and self.heads_alike)
         self._move(slots, counts, self._page_for(counts))
@@ -244,7 +260,7 @@ class Store:
 
     def _slot(self, owner: Tensor, place: Tensor) -> Tensor:
         """The slot of an owner's `place`-th token."""
-        size = self.arrays["k"].shape[1]
+        size = self.arrays["positions"].shape[1]
         first = torch.searchsorted(self.owner, torch.arange(self.owners, device=self.owner.device))
         return (first[owner] + place // size) * size + place % size
 
@@ -290,7 +306,7 @@ class Store:
         return copy
 
     def _like(self, batch: int) -> Store:
-        copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain)
+        copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain, format=self.format)
         copy.heads_alike = self.heads_alike
         return copy
 

@@ -1,0 +1,1 @@
+"""Readers: what of a cache is read."""
