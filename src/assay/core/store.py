@@ -19,7 +19,8 @@ from assay.core.pages import EMPTY, Flat, Pages, distinct_bytes
 class Store:
     """Keys and values of one layer, as they are or in a number format.
 
-    `kv_heads` key-value heads a sequence. `format`: what is held is encoded when it is appended and decoded when it is read. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
+    `kv_heads` key-value heads a sequence. `format`: what is held is encoded when it is appended and
+    decoded when it is read. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
     many tokens at a time. Without gradients tensors are written in place; under gradients every change is functional.
     """
 
