@@ -211,7 +211,7 @@ def test_a_model_stored_in_bfloat16_answers_in_float32_and_near():
     logits, state = model.bfloat16()(text, model.start(2))
     assert logits.dtype == torch.float32
     assert (logits - wanted).norm() < 0.05 * wanted.norm()
-    assert all(layer.store.flat().k.dtype == torch.float32 for layer in state.layers)
+    assert all(layer.store.flat().k.dtype == torch.bfloat16 for layer in state.layers)
 
 
 def test_position_parts_are_the_same_from_a_spec():

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core.linear import SHORT, fast_bfloat16
 from assay.core.store import EMPTY, Pages
 
 
@@ -29,10 +30,10 @@ def attend_causal(
     window: int | None,
 ) -> Float[Tensor, "batch heads tokens dim_v"]:
     """A whole unpadded sequence attends to itself. With a window, in bands, so that work grows with tokens x window."""
-    grouped = q.shape[1] != k.shape[1]
-    tokens = q.shape[2]
+    dtype, grouped, tokens = q.dtype, q.shape[1] != k.shape[1], q.shape[2]
+    q, k, v = alike(q, k, v)
     if window is None or tokens <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped).to(dtype)
     out = []
     at = torch.arange(tokens, device=q.device)
     for begin in range(0, tokens, window):
@@ -42,7 +43,15 @@ def attend_causal(
             q[:, :, begin:end], k[:, :, first:end], v[:, :, first:end], attn_mask=mask, scale=scale, enable_gqa=grouped
         )
         out.append(band)
-    return torch.cat(out, 2)
+    return torch.cat(out, 2).to(dtype)
+
+
+def alike(q: Tensor, *held: Tensor) -> tuple[Tensor, ...]:
+    """Queries and what is held in one dtype: that of what is held where hardware multiplies it, else the queries'."""
+    dtype = held[0].dtype
+    if q.dtype != dtype and q.device.type == "cpu" and not (dtype == torch.bfloat16 and fast_bfloat16()):
+        dtype = q.dtype
+    return tuple(t.to(dtype) for t in (q, *held))
 
 
 def attend_all(
@@ -52,6 +61,10 @@ def attend_all(
     scale: float,
 ) -> Float[Tensor, "owners rows dim_v"]:
     """Every row reads every key of its owner: a decoding step whose cache holds nothing later than itself."""
+    dtype = q.dtype
+    q, k, v = alike(q, k, v)
+    if q.dtype in SHORT:  # scores would be rounded; fused attention keeps them in float32
+        return F.scaled_dot_product_attention(q[None], k[None], v[None], scale=scale)[0].to(dtype)
     return torch.bmm(torch.bmm(q * scale, k.mT).softmax(-1), v)
 
 
@@ -68,6 +81,8 @@ def attend_dense(
     batch, heads = q.shape[:2]
     kv_heads = len(pages.owner) // batch
     k, v, k_positions = (t.unflatten(0, (batch, kv_heads)) for t in (pages.k, pages.v, pages.positions))
+    dtype = q.dtype
+    q, k, v = alike(q, k, v)
     if heads_alike:
         k_positions = k_positions[:, :1]
     mask = visible(q_positions[:, None], k_positions, window)
@@ -76,7 +91,7 @@ def attend_dense(
     # a row that reads nothing would be NaN: let it read everything and drop the result
     blind = ~mask.any(-1, keepdim=True)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask | blind, scale=scale, enable_gqa=heads != kv_heads)
-    return torch.where(blind, 0, out)
+    return torch.where(blind, 0, out).to(dtype)
 
 
 def attend_pages(
@@ -92,7 +107,8 @@ def attend_pages(
     batch, heads, tokens, dim = q.shape
     group, owners = heads // kv_heads, batch * kv_heads
     rows = q.reshape(owners, group, tokens, dim)[pages.owner]
-    scores = torch.einsum("pgtd,psd->pgts", rows * scale, pages.k)
+    k, v = pages.k.to(q.dtype), pages.v.to(q.dtype)
+    scores = torch.einsum("pgtd,psd->pgts", rows * scale, k)
     mask = visible(q_positions[pages.owner // kv_heads], pages.positions, window)
     scores = scores.masked_fill(~mask[:, None], -torch.inf)
     # an owner's pages are merged relative to its highest score, which cancels and so needs no gradient
@@ -101,9 +117,9 @@ def attend_pages(
     highest = scores.detach().amax(-1)
     peak = peak.scatter_reduce(0, pages.owner[:, None, None].expand_as(highest), highest, "amax")
     weights = (scores - peak[pages.owner][..., None]).exp()
-    read = torch.einsum("pgts,psd->pgtd", weights, pages.v)
+    read = torch.einsum("pgts,psd->pgtd", weights, v)
     total = scores.new_zeros(shape).index_add(0, pages.owner, weights.sum(-1))
-    out = scores.new_zeros(*shape, pages.v.shape[-1]).index_add(0, pages.owner, read)
+    out = scores.new_zeros(*shape, v.shape[-1]).index_add(0, pages.owner, read)
     blind = total == 0
     total = total.masked_fill(blind, 1)
     lse = (peak + total.log()).masked_fill(blind, -torch.inf)
@@ -128,7 +144,7 @@ def scores_of(
     kv_heads = len(pages.owner) // batch
     k, v, at = (
         t.unflatten(0, (batch, kv_heads)).repeat_interleave(heads // kv_heads, 1)
-        for t in (pages.k, pages.v, pages.positions)
+        for t in (pages.k.to(q.dtype), pages.v.to(q.dtype), pages.positions)
     )
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) * scale
     if softcap is not None:

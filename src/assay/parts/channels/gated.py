@@ -14,7 +14,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.core.linear import Linear
+from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
 from assay.core.sites import site
 from assay.parts.channels.common import activation_named
@@ -31,8 +31,9 @@ class Gated(Channel):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        pre = site(self, "pre", self.gate(x))
-        return self.down(site(self, "post", self.act(pre) * self.up(x)))
+        inner = narrowed(x, getattr(self.gate, "weight", None))
+        pre = site(self, "pre", self.gate(inner))
+        return self.down(site(self, "post", self.act(pre) * self.up(inner))).to(x.dtype)
 
     def cost(self, tokens: int) -> Cost:
         matrices = sum(m.weight.numel() for m in (self.gate, self.up, self.down))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.core.linear import Linear
+from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
 from assay.core.sites import site
 from assay.parts.channels.common import activation_named
@@ -29,8 +29,8 @@ class MLP(Channel):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        pre = site(self, "pre", self.up(x))
-        return self.down(site(self, "post", self.act(pre)))
+        pre = site(self, "pre", self.up(narrowed(x, getattr(self.up, "weight", None))))
+        return self.down(site(self, "post", self.act(pre))).to(x.dtype)
 
     def cost(self, tokens: int) -> Cost:
         matrices = self.up.weight.numel() + self.down.weight.numel()

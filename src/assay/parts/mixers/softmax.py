@@ -21,7 +21,7 @@ from torch import Tensor
 from assay.core import attention, registry
 from assay.core.config import NormConfig, Spec
 from assay.core.errors import AssayError
-from assay.core.linear import Linear
+from assay.core.linear import SHORT, Linear
 from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
 from assay.core.reading import Query, read_held
@@ -107,7 +107,16 @@ class SoftmaxAttention(Mixer):
         q_before, k_before = site(self, "q_unrotated", q), site(self, "k_unrotated", k)
         q, k = (q_before, k_before) if self.position is None else self.position.rotate(q_before, k_before, positions)
         q, k, v = site(self, "q", q), site(self, "k", k), site(self, "v", v)
+        if self._held_in(k) != k.dtype:
+            alone = k is k_before
+            k, v = k.to(self._held_in(k)), v.to(self._held_in(k))
+            k_before = k if alone else k_before
         return Observed(q, k, v, q_before, k_before, positions, valid, self.scale, self.softcap)
+
+    def _held_in(self, k: Tensor) -> torch.dtype:
+        """Keys and values of a model stored in 16 bits are held in 16 bits too."""
+        stored = getattr(self.k, "weight", k).dtype
+        return stored if stored in SHORT else k.dtype
 
     def _read_alone(self, seen: Observed) -> Float[Tensor, "batch heads tokens dim"]:
         """The new tokens are the whole sequence."""
@@ -152,7 +161,5 @@ class SoftmaxAttention(Mixer):
         matrices = sum(m.weight.numel() for m in (self.q, self.k, self.v, self.out))
         reach = min(self.window or tokens, tokens)
         pairs = reach * (reach + 1) // 2 + (tokens - reach) * reach
-        # activations keep float32 where weights are stored in fewer bits
-        dtype = torch.promote_types(self.k.weight.dtype, torch.float32)
-        state_bytes = AttentionState.bytes_after(tokens, self.kv_heads, self.head_dim, self.window, dtype)
+        state_bytes = AttentionState.bytes_after(tokens, self.kv_heads, self.head_dim, self.window, self.k.weight.dtype)
         return Cost(parameters, 2 * tokens * matrices + 4 * pairs * self.heads * self.head_dim, state_bytes)
