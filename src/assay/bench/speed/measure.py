@@ -172,7 +172,7 @@ class _Bench:
             theirs = 1 / taken["median"]
             both = {"assay": ours.seconds["assay"], "llama.cpp": taken}
             self.ratios.append(
-                Ratio("decode", ours.storage, "tok/s", ours.ours, theirs, ours.ours / theirs, None, "llama.cpp", both)
+                Ratio("decode", ours.storage, ours.ours, theirs, ours.ours / theirs, None, "llama.cpp", both)
             )
 
 
