@@ -124,10 +124,11 @@ def _exact(e: Evidence, model) -> None:
         kept += torch.bincount(flat.positions.long(), minlength=length)
         somewhere += torch.bincount(flat.positions.long().unique(), minlength=length)
     e.exact("the prompt is always kept, in every head", all(spared), equals=True)
-    drawn = slice(prompt, length - recent)
+    # tokens that came after the last compaction, and those that were recent at it, were not drawn yet
+    drawn = slice(prompt, length - recent - Compression(build("full", "policy"), "1").slack)
     frequency = float(kept[drawn].double().mean()) / (runs * heads)
     wanted = 1 - (1 - frequency) ** heads
-    tries = runs * (length - recent - prompt)
+    tries = runs * (drawn.stop - drawn.start)
     seen = float(somewhere[drawn].sum()) / tries
     spread = (wanted * (1 - wanted) / tries) ** 0.5
     e.exact(
@@ -137,7 +138,10 @@ def _exact(e: Evidence, model) -> None:
     # counts of 4 x 60 draws are binomial, not Poisson: bring their spread to what the test expects
     share = kept[drawn].double()
     scaled = (share - share.mean()) / (1 - frequency) ** 0.5 + share.mean()
-    e.exact("retention is uniform over generated positions (p of a chi-square test)", chi_square_uniform(scaled.tolist())[1], at_least=0.001)
+    e.exact(
+        "retention is uniform over generated positions (p of a chi-square test)",
+        chi_square_uniform(scaled.tolist())[1], at_least=0.001,
+    )  # fmt: skip
 
 
 class Growing:
