@@ -96,12 +96,14 @@ class AttentionState(State):
         self.lost = torch.maximum(self.lost, first - 1)
 
     @classmethod
-    def bytes_after(cls, tokens: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype) -> int:
+    def bytes_after(
+        cls, tokens: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype, *, dim_v: int | None = None
+    ) -> int:
         """The `bytes` of one sequence after one piece of so many tokens, without making it."""
         if window is not None and tokens > window + 2 * cls.SLACK:
             tokens = window + cls.SLACK
         store, k = Store(1, kv_heads), torch.empty(1, kv_heads, tokens, dim, dtype=dtype, device="meta")
-        store.append(k, k, positions=torch.empty(1, tokens, dtype=torch.long, device="meta"))
+        store.append(k, k[..., :dim_v], positions=torch.empty(1, tokens, dtype=torch.long, device="meta"))
         return sum(t.numel() * t.element_size() for t in store.tensors())
 
     def tensors(self) -> list[Tensor]:

@@ -32,6 +32,7 @@ class Store:
         self.arrays: dict[str, Tensor] = {}  # keys, values, "positions" and columns, each (pages, page, ...)
         self.notes: dict[str, Tensor] = {}  # what a policy remembers of each sequence, (batch, ...)
         self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
+        self.values_in_keys = 0  # values are so many first coordinates of the keys, and are not stored again
         self.heads_alike = True  # no head has lost a token that another kept
         self._written: slice | tuple[Tensor, Tensor] | None = None  # where the last append went
 
@@ -196,7 +197,9 @@ class Store:
         return self.format.decode(Encoded(coded))
 
     def pages(self) -> Pages:
-        return Pages(self._plain("k"), self._plain("v"), self.arrays["positions"], self.owner)
+        k = self._plain("k")
+        v = k[..., : self.values_in_keys] if self.values_in_keys else self._plain("v")
+        return Pages(k, v, self.arrays["positions"], self.owner)
 
     def slots(self) -> Int[Tensor, "stored"]:
         """Index of each stored token among all slots, in the order of `flat()`."""
@@ -308,7 +311,7 @@ class Store:
 
     def _like(self, batch: int) -> Store:
         copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain, format=self.format)
-        copy.heads_alike = self.heads_alike
+        copy.heads_alike, copy.values_in_keys = self.heads_alike, self.values_in_keys
         return copy
 
 
