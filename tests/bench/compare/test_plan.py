@@ -14,7 +14,11 @@ def plan(model, parts, **settings):
 
 
 def test_a_list_is_divided_by_commas_outside_brackets_only():
-    assert split("needle, ppl(text='a,b', continuation=8),restated") == ["needle", "ppl(text='a,b', continuation=8)", "restated"]
+    assert split("needle, ppl(text='a,b', continuation=8),restated") == [
+        "needle",
+        "ppl(text='a,b', continuation=8)",
+        "restated",
+    ]
     assert split(["a,b", "c"]) == ["a", "b", "c"] and split(0.5) == ["0.5"]
 
 
@@ -73,4 +77,7 @@ def test_a_policys_code_is_that_of_all_its_parts():
 
 
 def test_a_file_task_keeps_its_file_name():
-    assert canonical_task("jsonl:a b.jsonl") == "jsonl:a b.jsonl" and canonical_task(" needle( digits=3 )") == "needle(digits=3)"
+    assert (
+        canonical_task("jsonl:a b.jsonl") == "jsonl:a b.jsonl"
+        and canonical_task(" needle( digits=3 )") == "needle(digits=3)"
+    )

@@ -13,7 +13,14 @@ from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
 from assay.core.transformer import Transformer
 
-GRID = {"tasks": "needle,ppl(continuation=40)", "budgets": "0.5", "length": 400, "examples": 2, "speed_steps": 2, "quiet": True}
+GRID = {
+    "tasks": "needle,ppl(continuation=40)",
+    "budgets": "0.5",
+    "length": 400,
+    "examples": 2,
+    "speed_steps": 2,
+    "quiet": True,
+}
 
 
 @pytest.fixture
@@ -36,7 +43,13 @@ def by_policy(result):
 
 def test_a_run_writes_cells_page_table_and_picture_and_always_has_full_and_random(tiny, tmp_path):
     result = compare(tiny, "snapkv", out=tmp_path / "run", **GRID)
-    assert {p.name for p in result.folder.iterdir()} == {"run.json", "cells.jsonl", "cells.csv", "report.html", "picture.svg"}
+    assert {p.name for p in result.folder.iterdir()} == {
+        "run.json",
+        "cells.jsonl",
+        "cells.csv",
+        "report.html",
+        "picture.svg",
+    }
     assert {c["policy"] for c in result.cells} == {"full", "random", "snapkv"}
     assert "12 of 12 cells" in repr(result) and len(repr(result)) < 500
     assert len(result.cells) == 2 * 2 * 3 == result.summary.finished == result.summary.planned
@@ -107,7 +120,11 @@ def test_a_policy_added_later_meets_the_same_reference(tiny, tmp_path):
     grown = by_policy(compare(tiny, ["snapkv", "knorm"], out=tmp_path / "grown", **GRID))
     whole = by_policy(compare(tiny, ["snapkv", "knorm"], out=tmp_path / "whole", **GRID))
     for key, cell in whole.items():
-        assert (cell["kl"], cell["logprob"], cell["bytes"]) == (grown[key]["kl"], grown[key]["logprob"], grown[key]["bytes"])
+        assert (cell["kl"], cell["logprob"], cell["bytes"]) == (
+            grown[key]["kl"],
+            grown[key]["logprob"],
+            grown[key]["bytes"],
+        )
 
 
 def test_ctrl_c_keeps_what_is_finished_and_reports_it(tiny, tmp_path, monkeypatch):
@@ -184,7 +201,9 @@ def test_a_generation_task_holds_its_budget_while_the_trace_is_fed(tiny, tmp_pat
 def test_a_dry_run_measures_and_writes_nothing(tiny, tmp_path, counted):
     console = Console(width=160, record=True, file=open("/dev/null", "w"))
     grid = {k: v for k, v in GRID.items() if k != "quiet"}
-    result = compare(tiny, ["snapkv", "snapkv(recent=300)"], out=tmp_path / "run", dry_run=True, console=console, **grid)
+    result = compare(
+        tiny, ["snapkv", "snapkv(recent=300)"], out=tmp_path / "run", dry_run=True, console=console, **grid
+    )
     said = console.export_text()
     assert not counted and not (tmp_path / "run").exists() and result.expected > 0
     assert "snapkv@0.5" in said and "impossible" in said and "304 are pinned" in said
@@ -241,4 +260,6 @@ def test_a_model_whose_layers_all_have_windows_is_measured_and_says_that_nothing
     result = compare(windowed, "snapkv", out=tmp_path, **GRID)
     first = {c["logprob"] for c in result.cells if (c["task"], c["example"]) == ("needle", 0)}
     assert len(first) == 1 and not any(c["skipped"] for c in result.cells)
-    assert any("window" in note for _, note in result.summary.notes) and "nothing to compress" in result.page.read_text()
+    assert (
+        any("window" in note for _, note in result.summary.notes) and "nothing to compress" in result.page.read_text()
+    )

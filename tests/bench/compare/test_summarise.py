@@ -8,7 +8,10 @@ import pytest
 from assay.bench.compare.recommend import recommend
 from assay.bench.compare.summarise import difference, estimate, summarise
 
-RUN = {"fixed": {"model": "m"}, "grid": {"policies": ["full", "random", "p"], "budgets": ["0.5"], "tasks": ["t"], "examples": 40}}
+RUN = {
+    "fixed": {"model": "m"},
+    "grid": {"policies": ["full", "random", "p"], "budgets": ["0.5"], "tasks": ["t"], "examples": 40},
+}
 
 
 def cells(scores: dict[str, list[float]], task="t", **more):
@@ -62,7 +65,9 @@ def test_likelihood_is_oriented_so_that_positive_is_better():
     noise = [rng.gauss(0, 0.05) for _ in range(40)]
     made = cells({"full": [0] * 40, "random": [0] * 40, "p": [0] * 40}, metric="nll")
     for c in made:
-        per_token = {"full": -2.0, "random": -3.0, "p": -2.5}[c["policy"]] + noise[c["example"]] * (1 + (c["policy"] == "p"))
+        per_token = {"full": -2.0, "random": -3.0, "p": -2.5}[c["policy"]] + noise[c["example"]] * (
+            1 + (c["policy"] == "p")
+        )
         c["logprob"] = per_token * c["answer_tokens"]
     found = summarise(RUN, made)
     assert row(found, "p").measure == "nll" and row(found, "p").quality.mean == pytest.approx(2.5, abs=0.05)
@@ -82,7 +87,9 @@ def test_too_few_examples_carry_no_verdict():
     found = summarise(RUN, cells({"full": [1.0] * 3, "random": [0.0] * 3, "p": [1.0] * 3}))
     assert row(found, "random").against_full.verdict == "too few examples" and row(found, "p").quality.low is None
     assert any("nothing can be told apart" in line for line in found.findings)
-    assert found.recommendation.says.startswith("On only 3 examples a task, too few to exclude any loss: p@0.5 holds 60%")
+    assert found.recommendation.says.startswith(
+        "On only 3 examples a task, too few to exclude any loss: p@0.5 holds 60%"
+    )
 
 
 def test_an_estimate_of_all_right_still_has_a_width():
@@ -107,17 +114,29 @@ def test_failures_are_those_that_full_gets_right():
 def two_tasks(loss):
     full = [1.0] * 40
     lossy = [0.0] * round(40 * loss) + [1.0] * (40 - round(40 * loss))
-    made = cells({"full": full, "random": lossy, "p": full}) + cells({"full": full, "random": full, "p": lossy}, task="u")
+    made = cells({"full": full, "random": lossy, "p": full}) + cells(
+        {"full": full, "random": full, "p": lossy}, task="u"
+    )
     return summarise({**RUN, "grid": {**RUN["grid"], "tasks": ["t", "u"]}}, made)
 
 
 def test_the_winner_must_hold_on_every_task():
     assert recommend(RUN, two_tasks(0.5).tasks, max_loss=0.01).winner is None
     found = recommend(RUN, two_tasks(0.5).tasks, max_loss=0.6, max_bytes=0.7)
-    assert found.winner in ("p@0.5", "random@0.5") and found.code == f'assay.load("m").generate(prompt, cache="{found.winner}")'
+    assert (
+        found.winner in ("p@0.5", "random@0.5")
+        and found.code == f'assay.load("m").generate(prompt, cache="{found.winner}")'
+    )
     assert recommend(RUN, two_tasks(0.5).tasks, max_loss=0.6, max_bytes=0.5).winner is None
 
 
 def test_no_difference_in_a_few_examples_is_no_proof_of_none():
     found = recommend(RUN, two_tasks(0.0).tasks)
     assert found.winner and "do not exclude a loss of 7.2%" in found.says  # 1 - 0.05 ** (1 / 40)
+
+
+def test_a_loss_is_that_on_shared_examples_where_a_run_is_unfinished():
+    """full has an easy example more than the policy; without pairing that would look like a loss."""
+    made = cells({"full": [0.0] * 7 + [1.0] * 13, "random": [0.0] * 20, "p": [0.0] * 7 + [1.0] * 3})
+    found = recommend(RUN, summarise(RUN, made).tasks)
+    assert found.winner == "p@0.5" and "loses nothing measured" in found.says

@@ -10,10 +10,12 @@ from assay.report.summary import Recommendation, Row, TaskSummary
 
 
 def loss(row: Row, full: Row) -> float:
-    """Relative to full: the share of its right answers that are lost, or the rise of perplexity. Negative: a gain."""
-    if row.measure == "nll":
-        return math.expm1(row.quality.mean - full.quality.mean)
-    return (full.quality.mean - row.quality.mean) / full.quality.mean
+    """Relative to full on the same examples: the share of its right answers that are lost, or the rise of perplexity.
+
+    Negative: a gain.
+    """
+    lost = -row.against_full.mean if row.against_full else math.inf
+    return math.expm1(min(lost, 700.0)) if row.measure == "nll" else lost / full.quality.mean
 
 
 def possible_loss(row: Row, full: Row) -> float | None:
