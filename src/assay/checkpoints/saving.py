@@ -42,7 +42,7 @@ def save(model: Transformer, folder: str | Path, *, family: str | None = None, s
 
 
 def _expressed(model: Transformer, wanted: str | None) -> tuple[Family, dict[str, Any]]:
-    families = sorted(catalogue.families(), key=lambda family: family.name != wanted)
+    families = sorted(catalogue.families(), key=lambda family: (family.name != wanted, family.general))
     if wanted is not None and families[0].name != wanted:
         raise AssayError(f"unknown family {wanted!r}; there are {', '.join(f.name for f in families)}")
     reasons = []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from assay.core.config import TransformerConfig
+from assay.core.config import Spec, TransformerConfig
 from assay.core.errors import AssayError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Part:
 class Layout:
     """Names and shapes in one file format. `fold` turns theirs (already cut out of a joined one) into ours, `unfold` back."""
 
-    names: dict[str, str | Part]
+    names: dict[str, str | Part] | None  # None: the file uses our names
     fold: Reshape = unchanged
     unfold: Reshape = unchanged
     ignored: str = r"(?!)"  # a pattern of names that carry nothing for us
@@ -48,6 +48,8 @@ class Layout:
 
     def theirs(self, ours: str) -> Part:
         """Where our tensor lies in their file."""
+        if self.names is None:
+            return Part(ours, 0, 1, 0)
         stem, _, last = ours.rpartition(".")
         number = re.match(r"blocks\.(\d+)\.", stem)
         place = self.names.get(re.sub(r"^blocks\.\d+", "blocks.*", stem))
@@ -72,7 +74,7 @@ class Family:
 
     `architectures`: names in a folder's config.json that it reads, the first is the one it writes. `gguf_architecture`: likewise in GGUF.
     `read`: config.json's contents → our config. `write`: back; raises AssayError for a model that the family cannot express.
-    `read_gguf`: an open GGUF file → config.json's contents.
+    `read_gguf`: an open GGUF file → config.json's contents. `general`: it expresses anything, and is written only where no other can.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Family:
     read_gguf: Callable[[GGUFFile], dict[str, Any]]
     folder: Layout
     gguf: Layout
+    general: bool = False
 
     def reads(self, raw: dict[str, Any]) -> bool:
         """Whether a config.json is of this family."""
@@ -144,6 +147,8 @@ def trunk(config: TransformerConfig, family: str, **wanted: Any) -> None:
         "logit_softcap": None,
         "causal": True,
         "final_norm": True,
+        "embed_norm": False,
+        "depth": Spec("plain"),
     } | wanted
     for name, value in plain.items():
         if getattr(config, name) != value:
