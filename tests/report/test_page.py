@@ -6,10 +6,11 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
-from assay.report.page import plots, render
+from assay.report.page import glance, plots, render, speeds
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,16 @@ def test_the_data_in_the_page_is_what_was_measured(page, summary):
     point = data["tasks"][0]["rows"][0]
     assert point["mean"] == summary.tasks[0].rows[0].quality.mean and point["bytes"] == summary.tasks[0].rows[0].bytes
     assert data["tasks"][2]["full"]["mean"] == pytest.approx(2.718281828 ** summary.tasks[2].full.quality.mean)
+
+
+def test_the_table_and_the_speed_plot_agree_over_all_tasks(summary):
+    slow = replace(summary.tasks[0], rows=tuple(replace(r, tokens_per_second=1.0) for r in summary.tasks[0].rows))
+    mixed = replace(summary, tasks=(slow, *summary.tasks[1:]))
+    lines = {line["name"]: line for line in glance(mixed)}
+    assert {s["name"]: s["rate"] for s in speeds(mixed)} == {name: line["rate"] for name, line in lines.items()}
+    rates = [r.tokens_per_second for t in mixed.tasks for r in t.rows if r.name == "snapkv@0.5"]
+    assert lines["snapkv@0.5"]["rate"] == median(rates) > 1.0
+    assert lines["snapkv@0.5"]["bytes"] == pytest.approx(sum(r.bytes for t in mixed.tasks for r in t.rows if r.name == "snapkv@0.5") / 4)
 
 
 def test_an_aware_run_is_labelled(summary, run):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import jinja2
@@ -98,33 +100,29 @@ def _point(row: Row) -> dict[str, Any]:
 
 
 def speeds(summary: Summary) -> list[dict[str, Any]]:
-    """Decoding rate and time to first token by policy and budget, over all tasks where they were measured."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in (r for t in summary.tasks for r in ([t.full] if t.full else []) + list(t.rows)):
-        entry = found.setdefault(row.name, {"name": row.name, "policy": row.policy, "rates": [], "firsts": []})
-        entry["rates"] += [row.tokens_per_second] if row.tokens_per_second else []
-        entry["firsts"] += [row.first_token] if row.first_token else []
-    return [
-        {
-            "name": e["name"],
-            "policy": e["policy"],
-            "rate": sum(e["rates"]) / len(e["rates"]) if e["rates"] else None,
-            "first": sum(e["firsts"]) / len(e["firsts"]) if e["firsts"] else None,
-        }
-        for e in found.values()
-        if e["rates"] or e["firsts"]
-    ]
+    """Decoding rate and time to first token by policy and budget: medians over the tasks where they were measured."""
+    names = ("name", "policy", "rate", "first")
+    return [{name: line[name] for name in names} for line in glance(summary) if line["rate"] or line["first"]]
 
 
 def glance(summary: Summary) -> list[dict[str, Any]]:
-    """The combined table: one line a policy and budget, with its row on each task (None where it was not measured)."""
+    """The combined table: one line a policy and budget, its row on each task, and what it holds and how fast it is over all tasks."""
     lines: dict[str, dict[str, Any]] = {}
     for task in summary.tasks:
         for row in ([task.full] if task.full else []) + list(task.rows):
-            line = lines.setdefault(row.name, {"name": row.name, "policy": row.policy, "row": row, "by_task": {}})
+            line = lines.setdefault(row.name, {"name": row.name, "policy": row.policy, "budget": row.budget, "by_task": {}})
             line["by_task"][task.name] = row
+    for line in lines.values():
+        rows = list(line["by_task"].values())
+        line |= {name: _over(fmean, rows, name) for name in ("bytes", "share", "kept")}
+        line |= {"rate": _over(median, rows, "tokens_per_second"), "first": _over(median, rows, "first_token")}
     order = {p: i for i, p in enumerate(("full", *(p for p in summary.policies if p != "full")))}
-    return sorted(lines.values(), key=lambda line: (order[line["policy"]], _place(summary, line["row"].budget)))
+    return sorted(lines.values(), key=lambda line: (order[line["policy"]], _place(summary, line["budget"])))
+
+
+def _over(reduce: Callable[[list[float]], float], rows: list[Row], name: str) -> float | None:
+    values = [value for row in rows if (value := getattr(row, name)) is not None]
+    return reduce(values) if values else None
 
 
 def _place(summary: Summary, budget: str) -> int:
