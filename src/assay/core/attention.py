@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -29,21 +30,39 @@ def attend_causal(
     scale: float,
     window: int | None,
 ) -> Float[Tensor, "batch heads tokens dim_v"]:
-    """A whole unpadded sequence attends to itself. With a window, in bands, so that work grows with tokens x window."""
-    dtype, grouped, tokens = q.dtype, q.shape[1] != k.shape[1], q.shape[2]
+    """A whole unpadded sequence attends to itself. With a window, in bands, so that work grows with tokens x window.
+
+    The answer is in the dtype it was computed in, see `alike`.
+    """
+    grouped, tokens = q.shape[1] != k.shape[1], q.shape[2]
     q, k, v = alike(q, k, v)
     if window is None or tokens <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped).to(dtype)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
     out = []
-    at = torch.arange(tokens, device=q.device)
-    for begin in range(0, tokens, window):
-        end, first = min(begin + window, tokens), max(0, begin - window + 1)
-        mask = visible(at[begin:end], at[first:end], window)
-        band = F.scaled_dot_product_attention(
-            q[:, :, begin:end], k[:, :, first:end], v[:, :, first:end], attn_mask=mask, scale=scale, enable_gqa=grouped
+    band = max(
+        window // 2, 64
+    )  # each reads band + window keys: smaller ones compute less, larger ones start fewer kernels
+    for begin in range(0, tokens, band):
+        end, first = min(begin + band, tokens), max(0, begin - window + 1)
+        keys, values = k[:, :, first:end], v[:, :, first:end]
+        mask = _band(end - begin, begin - first, window, q.dtype, q.device)
+        out.append(
+            F.scaled_dot_product_attention(
+                q[:, :, begin:end], keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+            )
         )
-        out.append(band)
-    return torch.cat(out, 2).to(dtype)
+    return torch.cat(out, 2)
+
+
+@functools.lru_cache(maxsize=16)
+def _band(
+    rows: int, before: int, window: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "rows before+rows"]:
+    """What is added to the scores of `rows` queries whose keys begin `before` tokens earlier. All layers' bands share a few."""
+    with torch.inference_mode(False):
+        at = torch.arange(before + rows, device=device)
+        mask = torch.zeros(rows, before + rows, dtype=dtype, device=device)
+        return mask.masked_fill_(~visible(at[before:], at, window), -torch.inf)
 
 
 def alike(q: Tensor, *held: Tensor) -> tuple[Tensor, ...]:

@@ -34,10 +34,11 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         if wanted(self, "scale"):
             return self._explicit(x)
-        # torch's kernels want weights of x's dtype; weights may be stored in fewer bits
-        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
+        # the wider of both dtypes is computed in: weights may be stored in fewer bits, or x be a product in fewer
+        dtype = torch.promote_types(x.dtype, self.weight.dtype)
+        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
         if self.config.kind == "layer":
-            return F.layer_norm(x, weight.shape, weight, bias, self.config.eps)
+            return F.layer_norm(x.to(dtype), weight.shape, weight, bias, self.config.eps)
         y = _rms(x, weight, self.config.eps)
         return y if bias is None else y + bias
 
@@ -51,10 +52,10 @@ class Norm(nn.Module):
 
 def _rms(x: Float[Tensor, "... width"], weight: Float[Tensor, "width"], eps: float) -> Float[Tensor, "... width"]:
     """torch composes its own of a dozen small kernels on the CPU; this takes five, which shows where x is one row."""
-    if torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return F.rms_norm(x, weight.shape, weight, eps)
+    if torch.is_grad_enabled() or x.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
+        return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
     floor, root = _constants(x.shape[-1], eps)
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=weight.dtype)
     return (x * weight).div_(length.hypot_(floor).div_(root))
 
 

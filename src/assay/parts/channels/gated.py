@@ -16,8 +16,8 @@ from torch import Tensor
 
 from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
-from assay.core.sites import site
-from assay.parts.channels.common import activation_named
+from assay.core.sites import site, wanted
+from assay.parts.channels.common import activation_named, fused, fuses
 
 
 class Gated(Channel):
@@ -32,8 +32,11 @@ class Gated(Channel):
 
     def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
         inner = narrowed(x, getattr(self.gate, "weight", None))
-        pre = site(self, "pre", self.gate(inner))
-        return self.down(site(self, "post", self.act(pre) * self.up(inner))).to(x.dtype)
+        if not wanted(self, "pre") and fuses(inner, self.gate, self.up):
+            post = fused(inner, self.up, None, times=fused(inner, self.gate, self.act))
+        else:
+            post = self.act(site(self, "pre", self.gate(inner))) * self.up(inner)
+        return self.down(site(self, "post", post)).to(x.dtype)
 
     def cost(self, tokens: int) -> Cost:
         matrices = sum(m.weight.numel() for m in (self.gate, self.up, self.down))

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
-from assay.core.sites import site
-from assay.parts.channels.common import activation_named
+from assay.core.sites import site, wanted
+from assay.parts.channels.common import activation_named, fused, fuses
 
 
 class MLP(Channel):
@@ -29,8 +29,12 @@ class MLP(Channel):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        pre = site(self, "pre", self.up(narrowed(x, getattr(self.up, "weight", None))))
-        return self.down(site(self, "post", self.act(pre))).to(x.dtype)
+        inner = narrowed(x, getattr(self.up, "weight", None))
+        if not wanted(self, "pre") and fuses(inner, self.up):
+            post = fused(inner, self.up, self.act)
+        else:
+            post = self.act(site(self, "pre", self.up(inner)))
+        return self.down(site(self, "post", post)).to(x.dtype)
 
     def cost(self, tokens: int) -> Cost:
         matrices = self.up.weight.numel() + self.down.weight.numel()

@@ -21,7 +21,7 @@ from torch import Tensor
 from assay.core import attention, registry
 from assay.core.config import NormConfig, Spec
 from assay.core.errors import AssayError
-from assay.core.linear import SHORT, Linear
+from assay.core.linear import SHORT, Linear, narrowed
 from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
 from assay.core.reading import Query, read_held
@@ -92,18 +92,24 @@ class SoftmaxAttention(Mixer):
             state.store.append(seen.k, seen.v, positions=positions, valid=valid, functional=gradients)
             for observer in state.observers:
                 observer(state.store, seen)
-            z = self._read_alone(seen) if first and self._plain(seen) else self._read_store(seen, state.store, state)
+            # what is held in a number format is always read from its codes, so that cuts make no difference
+            alone = first and self._plain(seen) and state.store.format is None
+            z = self._read_alone(seen) if alone else self._read_store(seen, state.store, state)
             state.advance(x.shape[1], valid)
         z = site(self, "z", z)
-        y = self.out(z.transpose(1, 2).flatten(2))
+        y = self.out(z.transpose(1, 2).flatten(2)).to(x.dtype)
         return (y if valid is None else torch.where(valid[..., None], y, 0)), state
 
     def _project(self, x: Tensor, positions: Tensor, valid: Tensor | None) -> Observed:
         if valid is not None:
             x = torch.where(valid[..., None], x, 0)
-        q, k, v = (linear(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        inner = narrowed(x, getattr(self.q, "weight", None))
+        q, k, v = (
+            linear(inner).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v)
+        )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = q.to(x.dtype), k.to(x.dtype), v.to(x.dtype)
         q_before, k_before = site(self, "q_unrotated", q), site(self, "k_unrotated", k)
         q, k = (q_before, k_before) if self.position is None else self.position.rotate(q_before, k_before, positions)
         q, k, v = site(self, "q", q), site(self, "k", k), site(self, "v", v)

@@ -62,11 +62,22 @@ class Rope(Position):
         positions: Int[Tensor, "batch tokens"],
     ) -> tuple[Float[Tensor, "batch heads tokens dim"], Float[Tensor, "batch kv_heads tokens dim"]]:
         cos, sin = self.turns(positions, q.dtype)
-        both = torch.cat([q, k], 1)
+        if positions.shape[1] > 1 and not self.interleaved and not torch.is_grad_enabled():
+            return self._turn_halves(q, cos, sin), self._turn_halves(k, cos, sin)
+        both = torch.cat([q, k], 1)  # one token: fewer kernels count, not what they move
         turned = self._turn(both[..., : self.dim], cos, sin)
         if self.dim < both.shape[-1]:
             turned = torch.cat([turned, both[..., self.dim :]], -1)
         return turned[:, : q.shape[1]], turned[:, q.shape[1] :]
+
+    def _turn_halves(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Many tokens: one new tensor, each half written over."""
+        half, out = self.dim // 2, torch.empty_like(x)
+        torch.mul(x[..., : self.dim], cos, out=out[..., : self.dim])
+        out[..., :half].addcmul_(x[..., half : self.dim], sin[..., :half])
+        out[..., half : self.dim].addcmul_(x[..., :half], sin[..., half:])
+        out[..., self.dim :] = x[..., self.dim :]
+        return out
 
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if self.interleaved:
