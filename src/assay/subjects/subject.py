@@ -14,6 +14,8 @@ from assay.subjects.recipe import Recipe
 from assay.subjects.words import WordTokenizer
 from assay.training import Batch, History, initialise, plant_induction, train
 
+THREADS = 1  # sums are cut by threads, so their number decides the last bits of the weights; small models gain little from more
+
 
 class Subject(ABC):
     """A small model that is trained when it is first loaded and read from the cache from then on."""
@@ -42,10 +44,11 @@ class Subject(ABC):
     def load(self, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "float32") -> Transformer:
         """The trained model with `tokenizer` and `name`, trained first where the cache does not hold it undamaged."""
         folder = self.folder
-        model = cache.read(folder)
-        if model is None:
-            with cache.locked(folder):
-                model = cache.read(folder) or self._make(folder)
+        with torch.random.fork_rng(devices=[]):  # whoever draws next must not see whether this was trained or read
+            model = cache.read(folder)
+            if model is None:
+                with cache.locked(folder):
+                    model = cache.read(folder) or self._make(folder)
         model.name, model.tokenizer = self.name, WordTokenizer(self.recipe().words)
         kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype)
         return model.to(device=device, dtype=kind).eval()
@@ -74,4 +77,9 @@ class Subject(ABC):
         model = initialise(Transformer(recipe.config), recipe.seed)
         if recipe.induction:
             plant_induction(model, recipe.seed, **recipe.induction)
-        return model, train(model, self.batch_at, recipe.training, says=self.name, log=log)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(THREADS)
+        try:
+            return model, train(model, self.batch_at, recipe.training, says=self.name, log=log)
+        finally:
+            torch.set_num_threads(threads)
