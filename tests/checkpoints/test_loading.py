@@ -90,7 +90,7 @@ def test_missing_extra_and_misshapen_tensors_are_named(folder):
 def test_an_unsupported_architecture_lists_what_is_supported(folder):
     _config(folder, architectures=["MambaForCausalLM"])
     with pytest.raises(
-        AssayError, match="MambaForCausalLM is not supported; supported are GPT2LMHeadModel, Gemma3For.*Qwen3"
+        AssayError, match="MambaForCausalLM is not supported; supported are .*GPT2LMHeadModel, Gemma3For.*Qwen3"
     ):
         load(folder)
 
@@ -257,5 +257,5 @@ def test_saving_overwrites_nothing_and_leaves_nothing(folder, tmp_path, monkeypa
 
 
 def test_a_family_that_is_none(folder, tmp_path):
-    with pytest.raises(AssayError, match="unknown family 'bert'; there are gemma3, gpt2, llama, qwen3"):
+    with pytest.raises(AssayError, match="unknown family 'bert'; there are gemma3, gpt2, llama, "):
         save(load(folder), tmp_path / "x", family="bert")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,16 +18,25 @@ from assay.core.transformer import Transformer
 
 
 class _NothingAllocated(TorchFunctionMode):
-    """`torch.empty` gives tensors without memory, so that parameters about to be replaced are neither allocated nor initialised.
+    """`torch.empty` gives one number seen through the whole shape, and drawing into such a tensor does nothing.
 
-    Everything else (frequencies of positions, say) is computed as ever.
+    So parameters about to be replaced cost neither memory nor time; everything else (frequencies of positions, say) is computed
+    as ever. torch's `meta` device would do it too, but its first use imports for one to two seconds.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is torch.empty:
-            kwargs["device"] = "meta"
+            shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+            return torch.empty((), **kwargs).expand(*shape)
+        drawn = args[0] if args else kwargs.get("tensor")
+        if isinstance(drawn, Tensor) and _spread(drawn) and re.fullmatch(r"[a-z]\w*[a-z]_", func.__name__):
+            return drawn
         return func(*args, **kwargs)
+
+
+def _spread(tensor: Tensor) -> bool:
+    return tensor.ndim > 0 and not any(tensor.stride())
 
 
 def hollow(config: TransformerConfig) -> Transformer:

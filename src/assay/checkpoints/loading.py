@@ -105,7 +105,7 @@ def _load_gguf(path: Path | None, stem: str, key: str, device: torch.device, dty
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if store_copy(folder, size, write):
         del tensors
-        return _load_copy(folder, device, dtype)
+        return _load_copy(folder, device, dtype, tokenizer)
     return _finished(fill(hollow(config), tensors, device, dtype), tokenizer, family)
 
 
@@ -135,7 +135,9 @@ def _gguf_family(file: GGUFFile):
     return known[architecture]
 
 
-def _load_copy(folder: Path, device: torch.device, dtype: torch.dtype) -> Transformer:
+def _load_copy(
+    folder: Path, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None = None
+) -> Transformer:
     try:
         config = TransformerConfig.from_json((folder / "assay.json").read_text())
         family = (folder / "family").read_text()
@@ -145,7 +147,7 @@ def _load_copy(folder: Path, device: torch.device, dtype: torch.dtype) -> Transf
     check_fits(folder.name, weight_bytes(model, dtype), device, dtype)
     files = SafetensorsFolder(folder)
     tensors = {name: files.read(name) for name in files.names()}
-    return _finished(fill(model, tensors, device, dtype), tokenizer_from_folder(folder), family)
+    return _finished(fill(model, tensors, device, dtype), tokenizer or tokenizer_from_folder(folder), family)
 
 
 def _subject(text: str):

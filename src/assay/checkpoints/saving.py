@@ -18,13 +18,14 @@ from assay.core.transformer import Transformer
 def save(model: Transformer, folder: str | Path, *, family: str | None = None, shard_bytes: int | None = None) -> Path:
     """Write config.json, safetensors (in shards of at most `shard_bytes`, if given) and the tokenizer's files; the folder is returned.
 
-    `family` is the one the model came from, else the first that can express it. Nothing appears before all is written, and
-    nothing is overwritten. Raises AssayError where the folder holds something, or no family can express the model.
+    `family` is the one to write; without it, the one the model came from or else the first that can express it. Nothing
+    appears before all is written, and nothing is overwritten. Raises AssayError where the folder holds something, or the
+    family cannot express the model.
     """
     target = Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise AssayError(f"{target} is there already and is not overwritten; name a new folder")
-    chosen, config = _expressed(model, family or getattr(model, "family", None))
+    chosen, config = _named(model, family) if family else _expressed(model)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
@@ -41,10 +42,16 @@ def save(model: Transformer, folder: str | Path, *, family: str | None = None, s
     return target
 
 
-def _expressed(model: Transformer, wanted: str | None) -> tuple[Family, dict[str, Any]]:
-    families = sorted(catalogue.families(), key=lambda family: (family.name != wanted, family.general))
-    if wanted is not None and families[0].name != wanted:
-        raise AssayError(f"unknown family {wanted!r}; there are {', '.join(f.name for f in families)}")
+def _named(model: Transformer, name: str) -> tuple[Family, dict[str, Any]]:
+    families = {family.name: family for family in catalogue.families()}
+    if name not in families:
+        raise AssayError(f"unknown family {name!r}; there are {', '.join(families)}")
+    return families[name], families[name].write(model.config)
+
+
+def _expressed(model: Transformer) -> tuple[Family, dict[str, Any]]:
+    origin = getattr(model, "family", None)
+    families = sorted(catalogue.families(), key=lambda family: (family.name != origin, family.general))
     reasons = []
     for family in families:
         try:
