@@ -1,4 +1,4 @@
-"""Loading and saving: names, folders that are wrong, converted copies, dtypes."""
+"""Loading: names, folders that are wrong, converted copies, dtypes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoints.families.test_llama import _METADATA as METADATA
 from tests.checkpoints.parity import SHARED, gap, random_model
 from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
-from transformers import AutoModelForCausalLM
 
-from assay.checkpoints import cache, load, loading, memory, save
+from assay.checkpoints import cache, load, loading, memory
 from assay.checkpoints.families.llama import FAMILY
 from assay.core.errors import AssayError
 
@@ -229,33 +228,3 @@ def test_without_room_for_a_copy_the_model_still_loads(gguf, own_cache, monkeypa
     assert "no converted copy is kept" in caplog.text
     assert not list((own_cache / "checkpoints").iterdir())
     assert model(_TOKENS)[0].isfinite().all()
-
-
-def test_what_is_saved_loads_here_and_in_transformers(folder, tmp_path):
-    model = load(folder)
-    made = save(model, tmp_path / "new" / "deep", shard_bytes=20_000)
-    assert len(list(made.glob("model-*.safetensors"))) > 1
-    theirs = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
-    assert gap(theirs(_TOKENS).logits, model(_TOKENS)[0]) < 1e-4
-    assert torch.equal(load(made)(_TOKENS)[0], model(_TOKENS)[0])
-
-
-def test_saving_overwrites_nothing_and_leaves_nothing(folder, tmp_path, monkeypatch):
-    model = load(folder)
-    before = (folder / "config.json").read_bytes()
-    with pytest.raises(AssayError, match="is there already and is not overwritten"):
-        save(model, folder)
-    assert (folder / "config.json").read_bytes() == before
-
-    def full(*args, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(AssayError, match="No space left"):
-        save(model, tmp_path / "full")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny"]
-
-
-def test_a_family_that_is_none(folder, tmp_path):
-    with pytest.raises(AssayError, match="unknown family 'bert'; there are gemma3, gpt2, llama, "):
-        save(load(folder), tmp_path / "x", family="bert")
