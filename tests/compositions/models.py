@@ -16,9 +16,13 @@ GATED = Spec("gated", {"hidden": 32})
 MOE = Spec("moe", {"hidden": 16, "experts": 3, "top_k": 2})
 
 
-def built(*blocks: BlockConfig, depth: Spec = Spec("plain"), dtype: torch.dtype = torch.float64) -> Transformer:
+def built(*blocks: BlockConfig, depth: Spec | None = None, dtype: torch.dtype = torch.float64) -> Transformer:
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(VOCABULARY, 24, blocks, context=4096, depth=depth)).to(dtype).eval()
+    model = (
+        Transformer(TransformerConfig(VOCABULARY, 24, blocks, context=4096, depth=depth or Spec("plain")))
+        .to(dtype)
+        .eval()
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "log_rate" not in name and "decay_bias" not in name:

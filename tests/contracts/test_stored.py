@@ -8,6 +8,7 @@ from tests.contracts.mixing import close, every_causal_mixer, feed
 from tests.contracts.probe import SIZES, make, randn
 from torch import Tensor
 
+from assay.core.mixer import Mixer
 from assay.core.sites import Tap
 from assay.core.state import Observed
 from assay.core.store import Store
@@ -52,6 +53,11 @@ class Naive:
         return out
 
 
+def what_is_read(mixer: Mixer) -> str:
+    """The site of what attention gives: `read` where a projection lies between it and `z`."""
+    return "read" if "read" in mixer.sites else "z"
+
+
 def uneven(store: Store) -> Tensor:
     """Indices to keep: none, everything, one, a third, ... owner by owner."""
     owner, draw = store.flat().owner, torch.Generator().manual_seed(3)
@@ -74,7 +80,7 @@ def test_uneven_heads_read_as_a_naive_masked_softmax_does(name, chosen):
     state.observers = (lambda _, seen: naive.take_in(seen),)
     feed(mixer, x[:, :127], state, [60, 67])
     state.observers += (lambda _, seen: wanted.append(naive.read(seen, state.window)),)
-    mixer.tap = Tap("", {"z": [lambda _, z: heard.append(z) or z]})
+    mixer.tap = Tap("", {what_is_read(mixer): [lambda _, z: heard.append(z) or z]})
     for cut in ([1, 1, 5], [3, 1, 12]):
         indices = uneven(state.store)
         naive.keep(state.store, indices)
@@ -96,7 +102,7 @@ def test_even_gaps_are_not_taken_for_a_full_cache(name, chosen):
     state.observers = (lambda _, seen: naive.take_in(seen),)
     feed(mixer, x[:, :30], state, [30])
     state.observers += (lambda _, seen: wanted.append(naive.read(seen, state.window)),)
-    mixer.tap = Tap("", {"z": [lambda _, z: heard.append(z) or z]})
+    mixer.tap = Tap("", {what_is_read(mixer): [lambda _, z: heard.append(z) or z]})
     flat = state.store.flat()
     indices = (flat.positions % 3 == 0).nonzero()[:, 0]
     naive.keep(state.store, indices)

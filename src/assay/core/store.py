@@ -32,6 +32,7 @@ class Store:
         self.arrays: dict[str, Tensor] = {}  # keys, values, "positions" and columns, each (pages, page, ...)
         self.notes: dict[str, Tensor] = {}  # what a policy remembers of each sequence, (batch, ...)
         self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
+        self.dtype: torch.dtype | None = None  # of keys and values as they were appended, and are read
         self.values_in_keys = 0  # values are so many first coordinates of the keys, and are not stored again
         self.heads_alike = True  # no head has lost a token that another kept
         self._written: slice | tuple[Tensor, Tensor] | None = None  # where the last append went
@@ -76,6 +77,7 @@ class Store:
         if (batch, heads) != (self.batch, self.kv_heads):
             raise AssayError(f"keys of {batch} x {heads} heads appended to a store of {self.batch} x {self.kv_heads}")
         spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
+        self.dtype = self.dtype or k.dtype
         new = {**self._coded("k", k), **self._coded("v", v), "positions": spread.reshape(self.owners, tokens)}
         functional = functional or _needs_grad(*new.values(), *self.arrays.values())
         if valid is None and self.even:
@@ -194,7 +196,7 @@ class Store:
         if name in self.arrays or self.format is None:
             return self.arrays[name]
         coded = {n.removeprefix(f"{name}."): t for n, t in self.arrays.items() if n.startswith(f"{name}.")}
-        return self.format.decode(Encoded(coded))
+        return self.format.decode(Encoded(coded)).to(self.dtype)
 
     def pages(self) -> Pages:
         k = self._plain("k")
@@ -311,7 +313,7 @@ class Store:
 
     def _like(self, batch: int) -> Store:
         copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain, format=self.format)
-        copy.heads_alike, copy.values_in_keys = self.heads_alike, self.values_in_keys
+        copy.heads_alike, copy.values_in_keys, copy.dtype = self.heads_alike, self.values_in_keys, self.dtype
         return copy
 
 

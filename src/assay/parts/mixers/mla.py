@@ -33,7 +33,7 @@ from assay.core.state import AttentionState, Observed
 class MLA(Mixer):
     """`latent`: numbers a token; `rope_dim`: of the shared rotary key; `position`: what rotates it."""
 
-    sites = ("latent", "q", "k", "scores", "pattern", "z")
+    sites = ("latent", "q", "k", "scores", "pattern", "read", "z")
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class MLA(Mixer):
         held.store.append(seen.k, seen.k[..., :0], positions=positions, valid=valid, functional=gradients)
         for observer in held.observers:
             observer(held.store, seen)
-        read = self._read(seen, held)
+        read = site(self, "read", self._read(seen, held))
         held.advance(x.shape[1], valid)
         z = site(self, "z", torch.einsum("bhtl,hld->bhtd", read, self.value_up.to(read.dtype)))
         y = self.out(z.transpose(1, 2).flatten(2))
