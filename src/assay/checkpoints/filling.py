@@ -70,7 +70,7 @@ def ours_from(
     usual.pop(None, None)
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
     places = {name: layout.theirs(name) for name in wanted}
-    needed = {place.name for place in places.values()}
+    needed = {place.name for place in places.values()} | {absorbed.name for absorbed in layout.absorbed}
     if missing := needed - set(usual):
         raise AssayError(f"{where} lacks {len(missing)} tensors that its config asks for: {listed(list(missing))}")
     unused = set(usual) - needed - ({layout.theirs("unembed.weight").name} if model.config.tied else set())
@@ -83,6 +83,9 @@ def ours_from(
         whole = read(usual[place.name])
         tensor = whole if place.of == 1 else whole.chunk(place.of, place.axis)[place.index]
         tensor = layout.fold(name, tensor, model.config)
+        for absorbed in layout.absorbed:
+            if absorbed.into == name:
+                tensor = absorbed.add(tensor, read(usual[absorbed.name]))
         if tensor.shape != wanted[name]:
             raise AssayError(
                 f"{where}: {usual[place.name]} has shape {tuple(whole.shape)}, "
@@ -104,4 +107,5 @@ def theirs_from(layout: Layout, model: Transformer) -> dict[str, Tensor]:
     for name, found in parts.items():
         found.sort(key=lambda part: part[0])
         joined[name] = found[0][2] if len(found) == 1 else torch.cat([tensor for _, _, tensor in found], found[0][1])
-    return joined
+    ours = dict(model.named_parameters())
+    return joined | {each.name: each.blank(ours[each.into].detach()).to(dtype) for each in layout.absorbed}

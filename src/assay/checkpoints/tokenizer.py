@@ -18,6 +18,7 @@ class Tokenizer:
     """What a model's text is cut into.
 
     `bos`, `eos`, `pad`: ids or None. `adds_bos`: whether the model was trained with `bos` in front, which is when `encode` adds it.
+    `sep`: what closes every text for an encoder (whose `bos` is its `[CLS]`), None for models that generate.
     `ends`: every id that ends a generation, `eos` first. `chat_template`: a Jinja text or None.
     """
 
@@ -29,6 +30,7 @@ class Tokenizer:
         eos: int | None = None,
         pad: int | None = None,
         adds_bos: bool = False,
+        sep: int | None = None,
         ends: tuple[int, ...] = (),
         chat_template: str | None = None,
     ) -> None:
@@ -36,6 +38,7 @@ class Tokenizer:
         backend.no_truncation()
         self.backend, self.bos, self.eos, self.pad = backend, bos, eos, pad
         self.adds_bos = adds_bos and bos is not None
+        self.sep = sep
         self.ends = tuple(dict.fromkeys(([] if eos is None else [eos]) + list(ends)))
         self.chat_template = chat_template
 
@@ -44,18 +47,18 @@ class Tokenizer:
         return self.backend.get_vocab_size()
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        """Token ids; `bos=False` leaves out the beginning-of-sequence token, for text that continues another."""
-        return self._prefix(bos) + self.backend.encode(text, add_special_tokens=False).ids
+        """Token ids; `bos=False` leaves out what marks the beginning (and, for an encoder, the end), for text that continues another."""
+        return self._prefix(bos) + self.backend.encode(text, add_special_tokens=False).ids + self._suffix(bos)
 
     def decode(self, ids: list[int]) -> str:
         """Text of the ids, without special tokens such as `<bos>`."""
         return self.backend.decode(list(ids), skip_special_tokens=True)
 
     def spans(self, text: str, bos: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids and, for each, the characters [start, end) of `text` it covers; (0, 0) for `bos`."""
+        """Token ids and, for each, the characters [start, end) of `text` it covers; (0, 0) for `bos` and `sep`."""
         found = self.backend.encode(text, add_special_tokens=False)
-        prefix = self._prefix(bos)
-        return prefix + found.ids, [(0, 0)] * len(prefix) + found.offsets
+        prefix, suffix = self._prefix(bos), self._suffix(bos)
+        return prefix + found.ids + suffix, [(0, 0)] * len(prefix) + found.offsets + [(0, 0)] * len(suffix)
 
     def apply_chat(self, messages: list[dict[str, str]], *, answer: bool = True) -> str:
         """The conversation as the model was trained to see it; encode it with `bos=False`, since templates write `bos` themselves.
@@ -93,10 +96,11 @@ class Tokenizer:
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            "add_bos_token": self.adds_bos,
-            **{f"{name}_token": self._token(getattr(self, name)) or None for name in ("bos", "eos", "pad")},
+            **{f"{name}_token": self._token(index) or None for name, index in self._special().items()},
             "assay_ends": list(self.ends),
         }
+        if self.sep is None:  # an encoder's tokenizer.json says itself what it adds; transformers would replace that
+            config["add_bos_token"] = self.adds_bos
         if self.chat_template:
             config["chat_template"] = self.chat_template
         (folder / "tokenizer_config.json").write_text(
@@ -105,6 +109,14 @@ class Tokenizer:
 
     def _prefix(self, bos: bool) -> list[int]:
         return [self.bos] if bos and self.adds_bos and self.bos is not None else []
+
+    def _suffix(self, bos: bool) -> list[int]:
+        return [self.sep] if bos and self.sep is not None else []
+
+    def _special(self) -> dict[str, int | None]:
+        if self.sep is None:
+            return {"bos": self.bos, "eos": self.eos, "pad": self.pad}
+        return {"cls": self.bos, "sep": self.sep, "pad": self.pad}
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.backend.id_to_token(index)
@@ -138,8 +150,11 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
         token = token[0] if isinstance(token, list) else token
         return backend.token_to_id(token) if isinstance(token, str) else token
 
-    bos = special("bos")
+    backend.no_padding()
+    cls, sep = special("cls"), special("sep")
     added = backend.encode("", add_special_tokens=True).ids
+    encoder = sep is not None and added == [cls, sep]
+    bos = cls if encoder else special("bos")
     ends = [end for source in (generation, model) for end in _many(source.get("eos_token_id"))]
     template = folder / "chat_template.jinja"
     return Tokenizer(
@@ -148,6 +163,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
         eos=special("eos"),
         pad=special("pad"),
         adds_bos=bool(config.get("add_bos_token", bos is not None and added[:1] == [bos])),
+        sep=sep if encoder else None,
         ends=tuple(config.get("assay_ends") or ends),
         chat_template=template.read_text(encoding="utf-8")
         if template.exists()

@@ -37,12 +37,26 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Absorbed:
+    """Their tensor `name`, which ours has no place for since adding it to our tensor `into` says the same.
+
+    `add`: (ours, theirs) → ours. `blank`: ours → what is written in its place, which adds nothing.
+    """
+
+    name: str
+    into: str
+    add: Callable[[Tensor, Tensor], Tensor]
+    blank: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
 class Layout:
     """Names and shapes in one file format. `fold` turns theirs (already cut out of a joined one) into ours, `unfold` back."""
 
     names: dict[str, str | Part] | None  # None: the file uses our names
     fold: Reshape = unchanged
     unfold: Reshape = unchanged
+    absorbed: tuple[Absorbed, ...] = ()
     ignored: str = r"(?!)"  # a pattern of names that carry nothing for us
     renamed: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) that bring other spellings to the usual one
 
@@ -75,6 +89,7 @@ class Family:
     `architectures`: names in a folder's config.json that it reads, the first is the one it writes. `gguf_architecture`: likewise in GGUF.
     `read`: config.json's contents → our config. `write`: back; raises AssayError for a model that the family cannot express.
     `read_gguf`: an open GGUF file → config.json's contents. `general`: it expresses anything, and is written only where no other can.
+    `causal`: its models predict the next token; otherwise they are encoders, with hidden states alone.
     """
 
     name: str
@@ -87,6 +102,7 @@ class Family:
     folder: Layout
     gguf: Layout
     general: bool = False
+    causal: bool = True
 
     def reads(self, raw: dict[str, Any]) -> bool:
         """Whether a config.json is of this family."""

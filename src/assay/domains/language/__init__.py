@@ -1,0 +1,5 @@
+"""Models of texts."""
+
+from assay.domains.language.embeddings import embed
+
+__all__ = ["embed"]
