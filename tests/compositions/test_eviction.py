@@ -104,8 +104,8 @@ def test_a_padded_batch_is_compressed_as_its_sequences_alone(name, policy):
 @torch.no_grad()
 def test_an_evicted_cache_in_four_bits_is_smaller_and_near(name):
     model, tokens, more = MODELS[name](), some_tokens(120), some_tokens(1, seed=4)
-    plain, _ = compressed(model, "snapkv", "0.5", tokens)
-    coded, held = compressed(model, "snapkv", "0.5", tokens, format="int4(group=8)")
+    plain, _ = compressed(model, "recent", "0.5", tokens)
+    coded, held = compressed(model, "recent", "0.5", tokens, format="int4(group=8)")
     assert [s.counts for s in coded.growing().values()] == [s.counts for s in plain.growing().values()]
     numbers = [
         sum(t.numel() * t.element_size() for s in state.growing().values() for n, t in s.arrays.items() if n[0] in "kv")
