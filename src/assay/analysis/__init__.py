@@ -1,0 +1,1 @@
+"""What a model does, what it can do, and where it fails."""
