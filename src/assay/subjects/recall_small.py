@@ -26,7 +26,7 @@ from assay.subjects.subject import Subject
 from assay.tasks.recall import Recall
 from assay.training import Batch, Training
 
-STAGES = (Stage(100, 24, 48, 1024), Stage(100, 48, 200, 2048), Stage(100, 128, 640, 4096))
+STAGES = (Stage(100, 24, 48, 1024), Stage(60, 48, 200, 2048), Stage(60, 128, 640, 4096))
 
 
 class RecallSmall(Subject):

@@ -25,7 +25,7 @@ from assay.subjects.subject import Subject
 from assay.tasks.restated import Restated
 from assay.training import Batch, Training
 
-STAGES = (Stage(100, 24, 60, 1024), Stage(100, 60, 180, 2048), Stage(100, 120, 520, 4096))
+STAGES = (Stage(100, 24, 60, 1024), Stage(50, 60, 180, 2048), Stage(50, 120, 520, 4096))
 
 
 class TraceSmall(Subject):
