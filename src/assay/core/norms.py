@@ -54,12 +54,13 @@ def _rms(x: Float[Tensor, "... width"], weight: Float[Tensor, "width"], eps: flo
     """torch composes its own of a dozen small kernels on the CPU; this takes five, which shows where x is one row."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
         return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
-    floor, root = _constants(x.shape[-1], eps)
+    floor, root = _constants(x.shape[-1], eps, weight.dtype)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=weight.dtype)
     return (x * weight).div_(length.hypot_(floor).div_(root))
 
 
 @functools.cache
-def _constants(width: int, eps: float) -> tuple[Tensor, Tensor]:
+def _constants(width: int, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """sqrt(width * eps) and sqrt(width), as tensors, which costs less than numbers do at every call."""
-    return tuple(torch.tensor(value**0.5, dtype=torch.float64, device="cpu") for value in (width * eps, width))
+    with torch.inference_mode(False):
+        return torch.tensor((width * eps) ** 0.5, dtype=dtype), torch.tensor(width**0.5, dtype=dtype)
