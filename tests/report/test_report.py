@@ -95,4 +95,4 @@ def test_policies_differ_in_colour_and_shape_and_random_is_grey():
 def test_numbers_are_written_for_people():
     assert (say.bytes_text(2**20), say.bytes_text(900), say.bytes_text(None)) == ("1 MiB", "900 B", "–")
     assert (say.seconds_text(0.012), say.seconds_text(3.4), say.seconds_text(600)) == ("12 ms", "3.40 s", "10.0 min")
-    assert (say.signed(-0.5), say.signed(0.001)) == ("−0.50", "0.00")
+    assert [say.signed(v) for v in (-0.5, 0.0234, -1e-5)] == ["−0.50", "+0.023", "0"]

@@ -59,11 +59,13 @@ def estimate_text(estimate: Estimate | None) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−") if abs(value) >= 0.005 else "0.00"
+    """Three digits where two would hide a small difference."""
+    text = f"{value:+.{3 if abs(value) < 0.1 else 2}f}"
+    return "0" if float(text) == 0 else text.replace("-", "−")
 
 
 def difference_text(difference: Difference | None) -> str:
-    """The mean difference with its interval; ≈ marks what is not distinguishable from zero."""
+    """The mean difference with its interval; ≈ marks what is not distinguishable from zero, ? what is undecided."""
     if difference is None:
         return NONE
     if difference.identical:
@@ -74,7 +76,9 @@ def difference_text(difference: Difference | None) -> str:
 def difference_mean(difference: Difference) -> str:
     if difference.identical:
         return "identical"
-    return ("≈ " if difference.verdict == "not distinguishable" else "") + signed(difference.mean)
+    open_ = difference.verdict == "too few examples" and difference.low is not None
+    mark = "≈ " if difference.verdict == "not distinguishable" else "? " if open_ else ""
+    return mark + signed(difference.mean)
 
 
 def difference_interval(difference: Difference) -> str:

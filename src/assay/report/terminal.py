@@ -11,6 +11,7 @@ from assay.report import format as say
 from assay.report.summary import Difference, Row, Summary, TaskSummary
 
 COLOURS = {"better": "green", "worse": "red", "not distinguishable": "dim", "too few examples": "yellow"}
+LEGEND = "≈ not distinguishable at 95% (paired bootstrap), ? too few examples to decide; “of full” is over all layers"
 MIDDLING, WIDE, WIDEST = 58, 94, 126  # room beside the names for intervals of means, more columns, intervals of differences
 
 
@@ -21,7 +22,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     console.print(f"[bold]{escape(str(model))}[/]: " + escape("; ".join(say.settings_text(summary.run))))
     for task in summary.tasks:
         console.print(task_table(task, console.width))
-    console.print("≈ not distinguishable at 95% (paired bootstrap); “of full” is measured over all layers", style="dim", soft_wrap=True)
+    console.print(LEGEND, style="dim", soft_wrap=True)
     for policy, note in summary.notes:
         console.print(f"[yellow]note[/]  {escape(policy)}: {escape(note)}", soft_wrap=True)
     for skip in summary.skipped:

@@ -92,6 +92,19 @@ def test_too_few_examples_carry_no_verdict():
     )
 
 
+def test_a_large_loss_on_few_examples_is_undecided_and_never_called_indistinguishable():
+    """Five of six answers lost: the bootstrap excludes zero, the sign-flip test (p = 0.0625) does not."""
+    found = summarise(RUN, cells({"full": [1.0] * 6, "random": [0.0] * 6, "p": [0, 0, 0, 0, 0, 1.0]}))
+    assert row(found, "p").against_full.verdict == "too few examples" and row(found, "p").against_full.high < 0
+    assert not any("Not distinguishable from the full cache" in line for line in found.findings)
+
+
+def test_what_is_not_distinguishable_says_how_much_it_may_lose_all_the_same():
+    found = summarise(RUN, cells({"full": [1.0] * 10, "random": [0.0] * 10, "p": [1.0] * 9 + [0.0]}))
+    [line] = [line for line in found.findings if "Not distinguishable" in line]
+    assert line == "Not distinguishable from the full cache on any task: p@0.5 (a loss of up to 30% is not excluded)."
+
+
 def test_an_estimate_of_all_right_still_has_a_width():
     assert estimate([1.0] * 10).low < 0.8 and estimate([0.5, 0.7, 0.9] * 3).high < 0.9
 

@@ -27,7 +27,7 @@ class Settings:
     tasks: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ("0.5", "0.25")
     length: int = 0
-    examples: int = 8
+    examples: int = 10
     seed: int = 0
     aware: bool = False
     generate: bool = False

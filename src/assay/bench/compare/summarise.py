@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from assay.bench.compare.findings import FEW, findings
 from assay.bench.compare.recommend import recommend
 from assay.report.summary import Difference, Estimate, Failure, Kept, Row, Skip, Summary, TaskSummary, Verdict
 from assay.tasks.statistics import bootstrap_mean, distinguishable, paired_bootstrap, wilson_interval
 
 FLOOR = 0.1  # where full's share of right answers is no higher than this, a task says nothing
-FEW = 6  # fewer paired examples than this can tell nothing apart at 95%, so they carry no verdict
 Cell = Mapping[str, Any]
 Paired = dict[int, Cell]  # by example
 
@@ -177,38 +177,10 @@ def difference(group: Paired, reference: Paired, value: Callable[[Cell], float])
         return Difference(mean, None, None, len(pairs), "too few examples", identical)
     found = paired_bootstrap(mine, theirs)
     verdict: Verdict = "not distinguishable"
-    if distinguishable(mine, theirs):
-        verdict = "better" if found.value > 0 else "worse"
+    if found.excludes_zero:  # a sign-flip test guards small samples, where the bootstrap is too sure of itself
+        direction: Verdict = "better" if found.value > 0 else "worse"
+        verdict = direction if distinguishable(mine, theirs) else "too few examples"
     return Difference(found.value, found.low, found.high, len(pairs), verdict, identical)
-
-
-def findings(tasks: Sequence[TaskSummary]) -> tuple[str, ...]:
-    """The few sentences that the verdicts add up to, over the tasks that say something."""
-    rows = [r for t in tasks if not t.says_nothing for r in t.rows]
-    by_name, by_policy = defaultdict(list), defaultdict(list)
-    for row in rows:
-        by_name[row.name].append(row)
-        by_policy[row.policy].append(row)
-    equal = [name for name, mine in by_name.items() if all(_is(r.against_full, "not distinguishable") for r in mine)]
-    lines = []
-    if equal:
-        lines.append(f"Not distinguishable from the full cache on any task: {', '.join(equal)}.")
-    elif rows and all(r.against_full and r.against_full.low is not None for r in rows):
-        lines.append("Every policy at every budget here differs from the full cache on some task.")
-    for policy, mine in by_policy.items():
-        judged = [r.against_random for r in mine if r.against_random and r.against_random.low is not None]
-        if judged:
-            better, worse = (sum(d.verdict == verdict for d in judged) for verdict in ("better", "worse"))
-            also = f", worse in {worse}" if worse else ""
-            lines.append(f"{policy}: better than random at the same budget in {better} of {len(judged)} comparisons{also}.")
-    few = min((r.quality.examples for r in rows), default=FEW)
-    if few < FEW:
-        lines.append(f"With {few} example{'s' * (few != 1)} a task nothing can be told apart: at least {FEW} are needed for a verdict.")
-    return (*lines, *(f"{t.name} says nothing here: {t.says_nothing}." for t in tasks if t.says_nothing))
-
-
-def _is(difference: Difference | None, verdict: Verdict) -> bool:
-    return difference is not None and difference.verdict == verdict
 
 
 def _skipped(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Skip, ...]:
