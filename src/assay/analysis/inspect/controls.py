@@ -26,7 +26,7 @@ def random_directions(x: Float[Tensor, "n dim"], *, features: int, k: int, seed:
     directions = gaussian_like(x, features, seed) - x.mean(0)
     directions = directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-30)
     left, chosen = x, torch.zeros(len(x), 0, dtype=torch.long, device=x.device)
-    for _ in range(min(k, x.shape[1])):
+    for _ in range(min(k, features, x.shape[1])):
         likeness = (left @ directions.T).abs().scatter(1, chosen, -1.0)
         chosen = torch.cat([chosen, likeness.argmax(1, keepdim=True)], 1)
         basis = torch.linalg.qr(directions[chosen].mT)[0]

@@ -46,6 +46,7 @@ class SAE(nn.Module):
         self.W_dec, self.b_dec = nn.Parameter(torch.zeros(features, dim)), nn.Parameter(torch.zeros(dim))
 
     def before_choice(self, x: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:
+        """relu(W_e (x - b_d) + b_e), of which the largest are kept. Raises AssayError for vectors of another width."""
         if x.shape[-1] != self.dim:
             raise AssayError(
                 f"this SAE is {self.dim} wide, the vectors given are {x.shape[-1]}; choose its site and axes"
@@ -53,9 +54,11 @@ class SAE(nn.Module):
         return ((x - self.b_dec) @ self.W_enc + self.b_enc).relu()
 
     def encode(self, x: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:
+        """z: at most k features of each vector above zero."""
         return largest(self.before_choice(x), self.k)
 
     def decode(self, z: Float[Tensor, "n features"]) -> Float[Tensor, "n dim"]:
+        """x̂ = W_d z + b_d."""
         return z @ self.W_dec + self.b_dec
 
     def forward(self, x: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
@@ -112,12 +115,13 @@ def train_sae(
     training: Training | None = None,
     batch: int = 256,
     seed: int = 0,
-    dead_after: int = 100,
+    dead_after: int = 200,
     auxiliary: float = 1 / 32,
 ) -> SAE:
     """Fit an SAE; the same seed gives the same weights. Weights do not decay.
 
     `dead_after`: steps without firing after which a feature learns from the auxiliary loss, whose weight is `auxiliary`.
+    It helps where features missed directions that are there; where more features than directions are asked for, some stay dead.
     Raises AssayError for vectors that are fewer than two, all alike or not finite, and when the loss stops being a number.
     """
     training = training or Training(2000, learning_rate=3e-3)
