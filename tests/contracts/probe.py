@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contracts.under_test import parts
 from torch import nn
 
 from assay.core import registry
@@ -40,7 +41,7 @@ def options() -> dict[str, list[Any]]:
 def builds(seam: str) -> list[Any]:
     """`(name, options)` for each part: plain, each option alone, all together, and all but one."""
     found = []
-    for card in registry.cards(seam):
+    for card in parts(seam):
         parameters = accepted(registry.load(card))
         tried = {name: values for name, values in options().items() if name in parameters}
         sets = [{}] + [{name: value} for name, values in tried.items() for value in values]

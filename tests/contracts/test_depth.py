@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.contracts.under_test import parts
 
 from assay.core import registry
 from assay.core.config import BlockConfig, Spec, TransformerConfig
 from assay.core.sites import edit, record
 from assay.core.transformer import Transformer
 
-every_schedule = pytest.mark.parametrize("name", [card.name for card in registry.cards("depth")])
+every_schedule = pytest.mark.parametrize("name", [card.name for card in parts("depth")])
 
 
 def tiny(depth: Spec) -> Transformer:

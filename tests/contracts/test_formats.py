@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contracts.under_test import parts
 
 from assay.core import registry
 
 SHAPES = [(64,), (3, 64), (2, 3, 5, 128)]
-every_format = pytest.mark.parametrize("name", [card.name for card in registry.cards("format")])
+every_format = pytest.mark.parametrize("name", [card.name for card in parts("format")])
 
 
 def drawn(*shape: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from tests.contracts.tiny_models import VOCABULARY, causal, reference, some_tokens, tiny
+from tests.contracts.under_test import parts
 
 from assay.core import registry
 from assay.core.build import accepted
@@ -26,7 +27,7 @@ PINS = {"sink": 2, "recent": 5, "prompt": False}
 def expressions() -> list[str]:
     """Every policy as it is, wrappers around two others, and wrappers around wrappers."""
     found = []
-    for card in registry.cards("policy"):
+    for card in parts("policy"):
         needs = [
             p for p in accepted(registry.get(card.name, "policy")).values() if p.default is inspect.Parameter.empty
         ]

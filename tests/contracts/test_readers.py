@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contracts.under_test import parts
 from torch import Tensor
 
 from assay.core import registry
@@ -15,7 +16,7 @@ from assay.core.pages import Pages
 from assay.core.reading import Plan, Query, Reader
 from assay.core.store import Store
 
-every_reader = pytest.mark.parametrize("name", [card.name for card in registry.cards("reader")])
+every_reader = pytest.mark.parametrize("name", [card.name for card in parts("reader")])
 LAYOUTS = ["dense", "uneven", "padded"]
 
 

@@ -7,13 +7,14 @@ import socket
 import time
 
 import pytest
+from tests.contracts.under_test import parts
 
 from assay.core import registry
 from assay.core.errors import AssayError
 from assay.tasks import Example, resolve
 from assay.tasks.text import english
 
-CARDS = registry.cards("task")
+CARDS = parts("task")
 COUNTS = {
     "words": lambda text: len(text.split()),
     "quarters": lambda text: -(-len(text) // 4),

@@ -3,7 +3,7 @@
 import typer
 
 from assay import __version__
-from assay.cli import bench, claims, compare, lists
+from assay.cli import bench, check, claims, compare, lists
 
 app = typer.Typer(
     help="Takes Transformers apart: one Transformer made of named parts, each published mechanism measured.",
@@ -27,6 +27,7 @@ def _options(
 app.command("compare")(compare.compare)
 app.command("report")(compare.report)
 app.command("bench")(bench.bench)
+app.command("check")(check.check)
 app.command("parts")(lists.parts)
 app.command("tasks")(lists.tasks)
 app.command("models")(lists.models)
