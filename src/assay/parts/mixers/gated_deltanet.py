@@ -81,9 +81,8 @@ class GatedDeltaNet(Mixer):
         decay = site(self, "decay", packing.silence(log_decay).transpose(1, 2))
         rule = step_by_step if x.shape[1] == 1 else chunked
         read, memory = rule(wide(q), wide(k), wide(v), decay, beta, held["memory"], self.chunk)
-        memory = site(self, "state", memory)
         if state is not None:
-            state.advance(x.shape[1], valid, memory=memory, tail=tail)
+            state.advance(x.shape[1], valid, memory=site(self, "state", memory), tail=tail)
         z = site(self, "z", self._gated_norm(read.to(x.dtype), x))
         return packing.unpack(self.out(z.transpose(1, 2).flatten(2))), state
 
