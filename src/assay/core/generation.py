@@ -166,8 +166,8 @@ def _finished(model: Transformer, ids: list[int], options: Options) -> bool:
 
 def _ends(model: Transformer) -> set[int]:
     """Every token that ends a text: `ends` of the tokenizer, or its `eos` alone."""
-    eos = getattr(model.tokenizer, "eos", None)
-    return set(getattr(model.tokenizer, "ends", None) or (() if eos is None else (eos,)))
+    ends = getattr(model.tokenizer, "ends", None) or getattr(model.tokenizer, "eos", None)
+    return set() if ends is None else {ends} if isinstance(ends, int) else set(ends)
 
 
 def _stop_at(model: Transformer, ids: list[int], options: Options) -> int | None:

@@ -76,6 +76,8 @@ def collect(
     sites = matching(model, site)
     if len(sites) > 1:
         raise AssayError(f"{site!r} names {len(sites)} sites ({sites[0]}, {sites[1]} ...); name one")
+    if sites[0].endswith(".attn.state") and piece is None:
+        raise AssayError(f"{site} passes only in a run with a state, once a piece: give piece=1")
     after_blocks = sites[0].startswith(("final_norm", "logits"))
     found: list[Tensor] = []
     for tokens in tokens_batches:
