@@ -24,7 +24,7 @@ from assay.core.store import Store
 
 ARMS = ("nestedkv", "nestedkv(keys=before)", "keydiff", "knorm", "recent", "snapkv", "h2o", "random")
 BUDGETS = ("0.5", "0.25", "0.1", "0.05")
-LENGTH, EXAMPLES = 1536, 6
+LENGTH, EXAMPLES = 1536, 4
 
 
 def filled(seed: int, heads: int = 2, tokens: int = 300, dim: int = 16) -> Store:
@@ -43,7 +43,7 @@ def moved(store: Store, turn: torch.Tensor, scale: torch.Tensor) -> Store:
     return copy
 
 
-@claim("nestedkv", row="A54", minutes=40)
+@claim("nestedkv", row="A54", minutes=25)
 def nestedkv(e: Evidence) -> None:
     gemma, small = e.model("gemma-3-270m"), e.model("recall-small")
     _exact(e, gemma)

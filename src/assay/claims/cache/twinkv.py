@@ -28,7 +28,7 @@ from assay.tasks.statistics import spearman
 
 BASES = ("snapkv", "h2o", "keydiff", "knorm")
 BUDGETS = ("0.7", "0.5", "0.3")
-LENGTH, EXAMPLES = 1024, 4
+LENGTH, EXAMPLES = 1024, 3
 
 
 class RandomSwaps(Wrapper):
@@ -54,7 +54,7 @@ class RandomSwaps(Wrapper):
         return held.nonzero()[:, 0]
 
 
-@claim("twinkv", row="D51", minutes=40)
+@claim("twinkv", row="D51", minutes=20)
 def twinkv(e: Evidence) -> None:
     gemma = e.model("gemma-3-270m")
     _exact(e, gemma)
