@@ -64,6 +64,8 @@ def _halves(x: Float[Tensor, "... width"], weight: Float[Tensor, "out width"]) -
 # which kernel reads a weight fastest for one row, measured with 2 threads; any other machine uses F.linear
 FASTEST: dict[tuple[str, torch.dtype], Callable[[Tensor, Tensor], Tensor]] = {
     ("AVX2", torch.float32): _halves,
+    ("AVX2", torch.bfloat16): _vector,
+    ("AVX512", torch.float32): _vector,
     ("AVX512", torch.bfloat16): _vector,
 }
 
