@@ -68,6 +68,8 @@ def _band(
 def alike(q: Tensor, *held: Tensor) -> tuple[Tensor, ...]:
     """Queries and what is held in one dtype: that of what is held where hardware multiplies it, else the queries'."""
     dtype = held[0].dtype
+    if all(t.dtype == q.dtype for t in held):
+        return q, *held
     if q.dtype != dtype and q.device.type == "cpu" and not (dtype == torch.bfloat16 and fast_bfloat16()):
         dtype = q.dtype
     return tuple(t.to(dtype) for t in (q, *held))

@@ -34,11 +34,13 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         if wanted(self, "scale"):
             return self._explicit(x)
-        # the wider of both dtypes is computed in: weights may be stored in fewer bits, or x be a product in fewer
-        dtype = torch.promote_types(x.dtype, self.weight.dtype)
-        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        weight, bias = self.weight, self.bias
+        if x.dtype != weight.dtype:
+            # the wider of both dtypes is computed in: weights may be stored in fewer bits, or x be a product in fewer
+            dtype = torch.promote_types(x.dtype, weight.dtype)
+            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         if self.config.kind == "layer":
-            return F.layer_norm(x.to(dtype), weight.shape, weight, bias, self.config.eps)
+            return F.layer_norm(x.to(weight.dtype), weight.shape, weight, bias, self.config.eps)
         y = _rms(x, weight, self.config.eps)
         return y if bias is None else y + bias
 
