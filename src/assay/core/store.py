@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core import layout
 from assay.core.errors import AssayError
 from assay.core.format import Encoded, Format
 from assay.core.pages import EMPTY, Flat, Pages, distinct_bytes
@@ -79,7 +80,7 @@ class Store:
         spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
         self.dtype = self.dtype or k.dtype
         new = {**self._coded("k", k), **self._coded("v", v), "positions": spread.reshape(self.owners, tokens)}
-        functional = functional or _needs_grad(*new.values(), *self.arrays.values())
+        functional = functional or layout.needs_grad(*new.values(), *self.arrays.values())
         if valid is None and self.even:
             self._append_even(new, tokens, functional)
         else:
@@ -97,7 +98,7 @@ class Store:
             }
         else:
             if held + tokens > self.arrays["positions"].shape[1]:
-                self._grow(held + tokens)
+                self.arrays = layout.grown(self.arrays, held + tokens, self.grain)
             for name, t in self.arrays.items():
                 t[:, held : held + tokens] = new[name] if name in new else 0
         self.counts = [held + tokens] * self.owners
@@ -127,7 +128,7 @@ class Store:
         size = self.arrays["positions"].shape[1]
         if self.dense:
             if max(*wanted, 1) > size:
-                self._grow(max(*wanted, 1))
+                self.arrays = layout.grown(self.arrays, max(*wanted, 1), self.grain)
             return
         room = [n * size for n in torch.bincount(self.owner, minlength=self.owners).tolist()]
         if any(w > r for w, r in zip(wanted, room, strict=True)):
@@ -136,16 +137,6 @@ class Store:
     def _new(self, name: str, new: dict[str, Tensor], tokens: int) -> Tensor:
         t = self.arrays[name]
         return new[name] if name in new else t.new_zeros(self.owners, tokens, *t.shape[2:])
-
-    def _grow(self, tokens: int) -> None:
-        size = -(-tokens // self.grain) * self.grain
-        for name, t in self.arrays.items():
-            grown = t.new_full((self.owners, size, *t.shape[2:]), _filler(name))
-            if _needs_grad(t):
-                grown = torch.cat([t, grown[:, t.shape[1] :]], 1)
-            else:
-                grown[:, : t.shape[1]] = t
-            self.arrays[name] = grown
 
     # -- columns: a policy's own data about each stored token -------------------------------------------------------------
 
@@ -234,41 +225,17 @@ class Store:
         owner = self.owner[slots // self.arrays["positions"].shape[1]]
         counts = torch.bincount(owner, minlength=self.owners).tolist()
         self.heads_alike = self.kv_heads == 1 or (heads_alike and self.heads_alike)
-        self._move(slots, counts, self._page_for(counts))
-
-    def _page_for(self, counts: list[int]) -> int:
-        dense = -(-max(max(counts), 1) // self.grain) * self.grain
-        paged = sum(-(-c // self.page) for c in counts) * self.page
-        return dense if dense * self.owners <= 1.25 * paged else self.page
+        page = layout.page_for(counts, self.page, self.grain)
+        self.arrays, self.owner = layout.moved(self.arrays, slots, counts, page, counts)
+        self.counts, self._written = counts, None
 
     def _lay_out(self, room: list[int], page: int) -> None:
         """Pages of this size, with room for so many tokens an owner."""
-        self._move(self.slots(), self.counts, page, room)
-
-    def _move(self, slots: Tensor, counts: list[int], page: int, room: list[int] | None = None) -> None:
-        device = slots.device
-        need = [max(1, -(-c // page)) for c in (room or counts)]
-        self.owner = torch.repeat_interleave(
-            torch.arange(self.owners, device=device), torch.tensor(need, device=device)
-        )
-        count = torch.tensor(counts, device=device)
-        rank = torch.arange(len(slots), device=device) - torch.repeat_interleave(count.cumsum(0) - count, count)
-        by_owner = torch.repeat_interleave(torch.arange(self.owners, device=device), count)
-        old, self.counts = self.arrays, list(counts)
-        self.arrays = {}
-        for name, t in old.items():
-            self.arrays[name] = t.new_full((len(self.owner), page, *t.shape[2:]), _filler(name))
-        target = self._slot(by_owner, rank)
-        for name, t in old.items():
-            rows = self.arrays[name].flatten(0, 1)
-            self.arrays[name] = rows.index_copy(0, target, t.flatten(0, 1)[slots]).view_as(self.arrays[name])
+        self.arrays, self.owner = layout.moved(self.arrays, self.slots(), self.counts, page, room)
         self._written = None
 
     def _slot(self, owner: Tensor, place: Tensor) -> Tensor:
-        """The slot of an owner's `place`-th token."""
-        size = self.arrays["positions"].shape[1]
-        first = torch.searchsorted(self.owner, torch.arange(self.owners, device=self.owner.device))
-        return (first[owner] + place // size) * size + place % size
+        return layout.slot_of(self.owner, self.owners, self.arrays["positions"].shape[1], owner, place)
 
     def roll_back(self, limits: Int[Tensor, "batch"]) -> None:
         """Forget every token of sequence b whose position is `limits[b]` or later."""
@@ -315,14 +282,6 @@ class Store:
         copy = Store(batch, self.kv_heads, page=self.page, grain=self.grain, format=self.format)
         copy.heads_alike, copy.values_in_keys, copy.dtype = self.heads_alike, self.values_in_keys, self.dtype
         return copy
-
-
-def _needs_grad(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _filler(name: str) -> int:
-    return EMPTY if name == "positions" else 0
 
 
 __all__ = ["EMPTY", "Flat", "Pages", "Store", "distinct_bytes"]

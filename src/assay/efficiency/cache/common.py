@@ -9,17 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.attention import visible
+from assay.core.dtypes import wide
 from assay.core.errors import AssayError
 from assay.core.policy import Policy
 from assay.core.state import Observed
 from assay.core.store import Flat, Store
 
 SCORES = 2**23  # scores that exist at one time
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least: half precision is for storing, not for scoring."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def unit(keys: Float[Tensor, "*rest dim"]) -> Float[Tensor, "*rest dim"]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.dtypes import wide
 from assay.core.policy import Policy
 from assay.core.store import Store
-from assay.efficiency.cache.common import wide
 
 
 class Knorm(Policy):

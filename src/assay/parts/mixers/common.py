@@ -47,11 +47,6 @@ class RecurrentState(State):
             raise Refused(f"cannot roll back {tokens} tokens: a recurrent state keeps no past; fork it before")
 
 
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least: a recurrence in half precision forgets what it adds."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
 class Packing:
     """Moves each row's valid tokens to its front, in order, so that a recurrence meets padding only when it is done."""
 

@@ -22,10 +22,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from assay.core.dtypes import wide
 from assay.core.linear import Linear
 from assay.core.mixer import Cost, Mixer
 from assay.core.sites import site
-from assay.parts.mixers.common import Packing, RecurrentState, causal_convolution, wide
+from assay.parts.mixers.common import Packing, RecurrentState, causal_convolution
 
 
 class GatedDeltaNet(Mixer):
