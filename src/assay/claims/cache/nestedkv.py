@@ -24,7 +24,7 @@ from assay.core.store import Store
 
 ARMS = ("nestedkv", "nestedkv(keys=before)", "keydiff", "knorm", "recent", "snapkv", "h2o", "random")
 BUDGETS = ("0.5", "0.25", "0.1", "0.05")
-LENGTH, EXAMPLES = 1536, 4
+LENGTH, EXAMPLES = 1536, 2
 
 
 def filled(seed: int, heads: int = 2, tokens: int = 300, dim: int = 16) -> Store:

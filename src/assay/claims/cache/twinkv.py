@@ -28,7 +28,7 @@ from assay.tasks.statistics import spearman
 
 BASES = ("snapkv", "h2o", "keydiff", "knorm")
 BUDGETS = ("0.7", "0.5", "0.3")
-LENGTH, EXAMPLES = 1024, 3
+LENGTH, EXAMPLES = 1024, 2
 
 
 class RandomSwaps(Wrapper):
