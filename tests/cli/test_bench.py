@@ -25,7 +25,7 @@ def asked(monkeypatch):
 
 
 def test_every_option_arrives(asked, capsys, tmp_path):
-    words = "bench m --storages bfloat16 --prompt 8 --tokens 4 --prefill 64 --rounds 2 --threads 1 --out x.json"
+    words = "bench m --storages bfloat16 --prompt 8 --tokens 4 --prefill 64 --rounds 2 --threads 1 --small --out x.json"
     with pytest.raises(SystemExit) as end:
         cli.main(words.split())
     assert not end.value.code and capsys.readouterr().out == "ratios\n"
@@ -38,6 +38,7 @@ def test_every_option_arrives(asked, capsys, tmp_path):
         "prefill": 64,
         "rounds": 2,
         "thread_count": 1,
+        "tiny": True,
     }
 
 

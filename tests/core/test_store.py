@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import AssayError
@@ -64,6 +64,7 @@ def append(store: Store, ledger: Ledger, tokens: int, valid: torch.Tensor | None
 
 
 @settings(max_examples=60)
+@example(88, list("rakkrrr"))  # small pages of which nothing is left
 @given(st.integers(0, 10**6), st.lists(st.sampled_from("apkrofsn"), min_size=3, max_size=14))
 def test_it_holds_what_a_plain_list_would_hold(seed, actions):
     made = torch.Generator().manual_seed(seed)

@@ -13,6 +13,9 @@ def bench(
     prefill: int = typer.Option(2048, help="Tokens that are read at once."),
     rounds: int = typer.Option(5, help="Rounds in which both sides take turns."),
     threads: int = typer.Option(None, help="Threads; by default torch's own choice."),
+    small: bool = typer.Option(
+        False, "--small", help="A tiny random model, to see that all runs; its numbers mean nothing."
+    ),
     out: Path = typer.Option(None, help="Write the numbers as JSON to this file."),
 ) -> None:
     """Measure loading, prefill and decoding, as ratios to transformers on the same weights and to the memory's speed."""
@@ -31,6 +34,7 @@ def bench(
             prefill=prefill,
             rounds=rounds,
             thread_count=threads,
+            tiny=small,
             out=out,
             progress=status.update,
         )

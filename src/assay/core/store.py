@@ -208,7 +208,7 @@ class Store:
         if self.dense:
             return self.pages()
         copy = self.fork()
-        copy._lay_out(copy.counts, max(copy.counts))
+        copy._lay_out(copy.counts, max(*copy.counts, 1))
         return copy.pages()
 
     # -- changing what is held ----------------------------------------------------------------------------------------------
