@@ -331,15 +331,15 @@ def test_one_prefill_serves_every_policy_and_budget():
 def test_a_model_it_cannot_act_on_is_explained_in_one_line(expression):
     policy = build(expression, "policy")
     for windows, kv_heads in (((8, 8), 2), ((None, 8), 1), ((None, None), 2)):
-        line = policy.explain(tiny(windows=windows, kv_heads=kv_heads).config)
+        line = policy.explain(tiny(windows=windows, kv_heads=kv_heads).start(1))
         assert line is None or (line and "\n" not in line)
-    assert policy.explain(tiny(windows=(8, 8)).config)
-    assert policy.explain(tiny(kv_heads=4).config) is None
+    assert policy.explain(tiny(windows=(8, 8)).start(1))
+    assert policy.explain(tiny(kv_heads=4).start(1)) is None
 
 
 @pytest.mark.parametrize("expression", EVERY)
 def test_negative_pins_and_unknown_options_are_refused(expression):
-    with pytest.raises(AssayError, match="negative"):
+    with pytest.raises(AssayError, match="sink=-1"):
         build(expression, "policy", sink=-1)
     with pytest.raises(AssayError, match="no option vocabulary"):
         build(expression, "policy", vocabulary=VOCABULARY)

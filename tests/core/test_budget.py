@@ -73,3 +73,9 @@ def test_bytes_count_positions_columns_and_notes_over_all_layers():
 
 def test_fewer_bytes_than_a_token_are_no_tokens():
     assert Budget("bytes", 10).tokens(torch.tensor([40]), stores()).tolist() == [0]
+
+
+@pytest.mark.parametrize("text", ["1e400tok", "1e400MiB", "1e30B"])
+def test_a_budget_beyond_any_cache_is_refused(text):
+    with pytest.raises(AssayError, match="more than any cache"):
+        Budget.parse(text)

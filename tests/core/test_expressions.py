@@ -138,3 +138,15 @@ def test_bad_layers_show_where(text, at):
     with pytest.raises(ExpressionError) as caught:
         parse_layers(text)
     assert caught.value.at == at
+
+
+@pytest.mark.parametrize("text", ["snapkv@1e99999999tok", "snapkv@1e-99999999", f"snapkv(sink={'9' * 5000})"])
+def test_numbers_of_endless_digits_are_refused(text):
+    with pytest.raises(ExpressionError, match="digits is not meant"):
+        parse(text)
+
+
+@pytest.mark.parametrize("thing", [None, 5, ["snapkv"], b"snapkv"])
+def test_an_expression_is_a_text(thing):
+    with pytest.raises(AssayError, match="is a text"):
+        parse(thing)

@@ -108,8 +108,8 @@ def test_order_of_calls():
 
 
 def test_growing_layers_are_those_without_a_window():
-    assert growing_heads(tiny(windows=(None, 8, None), kv_heads=2).config) == [2, 2]
-    assert growing_heads(tiny(windows=(8,), kv_heads=2).config) == []
+    assert growing_heads(tiny(windows=(None, 8, None), kv_heads=2).start(1)) == [2, 2]
+    assert growing_heads(tiny(windows=(8,), kv_heads=2).start(1)) == []
 
 
 def test_salt_reaches_every_policy_of_a_chain():

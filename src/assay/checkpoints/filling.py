@@ -98,6 +98,11 @@ def ours_from(
 def theirs_from(layout: Layout, model: Transformer) -> dict[str, Tensor]:
     """The model's tensors by the names and in the shapes of the family's files."""
     dtype = model.embed.weight.dtype
+    if lacking := {name for name, _ in hollow(model.config).named_parameters()} - dict(model.named_parameters()).keys():
+        raise AssayError(
+            f"{len(lacking)} weights are not there as they are ({listed(list(lacking), 2)}), as after quantize_weights: "
+            "save the model that it was made from"
+        )
     parts: dict[str, list[tuple[int, int, Tensor]]] = {}
     for name, parameter in model.named_parameters():
         place = layout.theirs(name)

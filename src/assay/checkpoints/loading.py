@@ -63,7 +63,10 @@ def load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Trans
         raise AssayError(f"{folder} holds no config.json, so it is no checkpoint")
     raw = read_json(folder / "config.json")
     family = catalogue.family_of(raw, folder)
-    model = hollow(family.read(raw))
+    try:
+        model = hollow(family.read(raw))
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise AssayError(f"{folder / 'config.json'} cannot be used: {type(error).__name__}: {error}") from error
     check_fits(str(folder), weight_bytes(model, dtype), device, dtype)
     files = SafetensorsFolder(folder)
     tensors = ours_from(family.folder, model, files.names(), files.read, folder)

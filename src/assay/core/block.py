@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from assay.core import registry
+from assay.core.build import build_spec
 from assay.core.config import BlockConfig, NormConfig, Spec
 from assay.core.errors import AssayError
 from assay.core.mixer import Channel, Mixer
@@ -26,6 +26,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int, config: BlockConfig, norm: NormConfig) -> None:
         super().__init__()
+        if not isinstance(config, BlockConfig):
+            raise AssayError(f"a block is described by a BlockConfig, not by a {type(config).__name__}")
         if config.norms not in ("pre", "post", "sandwich", "after_sum"):
             raise AssayError(f"norms {config.norms!r}: choose pre, post, sandwich or after_sum")
         if config.parallel and config.norms == "after_sum":
@@ -80,6 +82,6 @@ class Block(nn.Module):
 
 def _part(spec: Spec, seam: str, width: int) -> nn.Module:
     try:
-        return registry.get(spec.part, seam)(width, **spec.options)
+        return build_spec(spec, seam, width)
     except TypeError as error:
-        raise AssayError(f"{seam} {spec.part}: {error}") from None
+        raise AssayError(f"{seam} {getattr(spec, 'part', spec)}: {error}") from None

@@ -15,6 +15,8 @@ from assay.core.store import Store
 
 UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
+MOST = 10**18  # far above any cache, and still a whole number in every tensor
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -38,6 +40,10 @@ class Budget:
                 f"budget {text!r}: write a ratio in (0, 1] such as 0.25, tokens such as 512tok, or bytes such as 4MiB"
             )
         unit = (found[2] or "").lower()
+        if amount * UNITS.get(unit, 1) > MOST:
+            raise AssayError(
+                f"budget {text!r} is more than any cache: a ratio, tokens or bytes up to {MOST:.0e} are meant"
+            )
         if not unit and amount > 1:
             raise AssayError(f"budget {text!r}: a ratio lies in (0, 1]; for tokens write {text}tok")
         if unit == "tok":

@@ -4,6 +4,8 @@ import inspect
 from typing import Any
 
 from assay.core import registry
+from assay.core.arguments import check_kinds
+from assay.core.config import Spec
 from assay.core.errors import AssayError, UnknownPart
 from assay.core.expressions import Call, parse
 
@@ -14,7 +16,7 @@ def build(call: Call | str, seam: str | None = None, **given: Any) -> Any:
     A part given by position is of the same seam (`twinkv(snapkv)`); one given by name is of that seam or, failing that,
     of any. A bare word becomes text where the parameter is annotated as text. The budget is left to the caller. Raises
     AssayError for arguments that do not fit."""
-    call = parse(call) if isinstance(call, str) else call
+    call = call if isinstance(call, Call) else parse(call)
     made = registry.get(call.name, seam)
     parameters = accepted(made)
     texts = {name for name, parameter in parameters.items() if _takes_text(parameter)}
@@ -24,7 +26,36 @@ def build(call: Call | str, seam: str | None = None, **given: Any) -> Any:
     ]
     options = {name: _value(value, _seam_of(value, seam), name in texts) for name, value in call.options} | given
     _check(call, args, options, parameters, by_position)
+    check_kinds(call.name, made, dict(zip(by_position, args, strict=False)) | options)
     return made(*args, **options)
+
+
+def build_spec(spec: Spec | dict[str, Any], seam: str, *first: Any) -> Any:
+    """The part of a config, given `first` and its options. Raises AssayError for options that it does not have, misses or cannot take."""
+    if isinstance(spec, dict):
+        if unknown := spec.keys() - {"part", "options"}:
+            raise AssayError(
+                f"{seam}: a part is written with part and options, not {', '.join(map(str, sorted(unknown)))}"
+            )
+        spec = Spec(spec.get("part", ""), spec.get("options", {}))
+    if not isinstance(spec, Spec) or not isinstance(spec.part, str) or not isinstance(spec.options, dict):
+        raise AssayError(
+            f"{seam}: {spec!r} names no part; write its name and its options, as in Spec('rope', {{'theta': 1e4}})"
+        )
+    made = registry.get(spec.part, seam)
+    parameters = accepted(made)
+    by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    _check(Call(spec.part), list(first), spec.options, parameters, by_position)
+    check_kinds(spec.part, made, spec.options)
+    return made(*first, **spec.options)
+
+
+def unbudgeted(text: str, seam: str) -> Any:
+    """The part of an expression of a seam that knows no budgets. Raises AssayError where there is one."""
+    call = parse(text)
+    if call.budget is not None:
+        raise AssayError(f"{seam} {text!r}: a budget belongs to a cache policy; leave out @{call.budget}")
+    return build(call, seam)
 
 
 def accepted(made: Any) -> dict[str, inspect.Parameter]:

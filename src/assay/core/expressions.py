@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from assay.core.errors import ExpressionError
+from assay.core.errors import AssayError, ExpressionError
 
 _NAME = re.compile(r"(?:[^\W\d]|\.{1,2}/|~/|/)[\w./~\-]*(?::[\w./~\-]+)?")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -24,7 +24,7 @@ _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]-?\d+)?(tok|[kmg]i?b|b)?(?![\w.])", re.IGNORECASE)
 _UNITS = {"tok": "tok", "b": "B", "kb": "KB", "mb": "MB", "gb": "GB", "kib": "KiB", "mib": "MiB", "gib": "GiB"}
 _CONSTANTS = {"True": True, "False": False, "None": None}
-_DEEPEST, _MOST_LAYERS = 50, 4096
+_DEEPEST, _MOST_LAYERS, _MOST_DIGITS = 50, 4096, 100
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def parse_layers(text: str) -> list[Call]:
 
 class _Reader:
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise AssayError(f"an expression such as twinkv(snapkv) is a text, not {type(text).__name__} {text!r}")
         self.text = re.sub(r"[\r\n\t]", " ", text)  # the caret needs one line with one column a character
         self.at = 0
 
@@ -176,6 +178,8 @@ class _Reader:
 
     def number(self, found: re.Match) -> int | float:
         text = found[0]
+        if len(text) > _MOST_DIGITS:
+            raise self.fail(f"a number of more than {_MOST_DIGITS} digits is not meant", found.start())
         number = int(text) if text.lstrip("+-").isdigit() else float(text)
         if number in (float("inf"), float("-inf")):
             raise self.fail("this number is too large", found.start())
@@ -201,6 +205,8 @@ class _Reader:
             )
         unit = (found[2] or "").lower()
         amount = Decimal(found[0][: len(found[0]) - len(unit)])
+        if amount and abs(amount.adjusted()) > _MOST_DIGITS:
+            raise self.fail(f"a budget of more than {_MOST_DIGITS} digits is not meant", found.start())
         return f"{amount.normalize():f}" + _UNITS.get(unit, "")
 
     def layers(self, depth: int) -> list[Call]:

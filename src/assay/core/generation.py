@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -12,6 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.core import expressions
+from assay.core.arguments import check_kinds
+from assay.core.build import unbudgeted
 from assay.core.errors import AssayError
 from assay.core.policy import Compression, Policy
 from assay.core.sampling import choose
@@ -41,15 +45,19 @@ class Options:
     add_bos: bool = True
 
     def __post_init__(self) -> None:
+        check_kinds("generation", type(self), {f.name: getattr(self, f.name) for f in fields(self)})
         for name, low, high in (
             ("temperature", 0, 1e9),
             ("top_p", 0, 1),
             ("min_p", 0, 1),
             ("top_k", 0, 1e9),
             ("max_tokens", 1, 1e9),
+            ("seed", -(2**63), 2**63 - 1),
         ):
             if not low <= getattr(self, name) <= high:
                 raise AssayError(f"{name}={getattr(self, name)} lies outside {low:g}..{high:g}")
+        if not all(isinstance(one, str) for one in self.stops):
+            raise AssayError(f"stop={self.stop!r}: give texts")
         if not all(self.stops):
             raise AssayError("a stop string is empty: leave it out")
 
@@ -73,7 +81,9 @@ def compression(cache: str | Policy, budget: str | float | None = None) -> Compr
     call = expressions.parse(cache)
     if call.name == "full":
         if call.budget not in (None, "1"):
-            raise AssayError(f"cache {cache!r}: full keeps everything; name a policy that drops some, such as snapkv@{call.budget}")
+            raise AssayError(
+                f"cache {cache!r}: full keeps everything; name a policy that drops some, such as snapkv@{call.budget}"
+            )
         return None
     if call.budget is None:
         raise AssayError(f"cache {cache!r} has no budget: write {cache}@0.25, {cache}@512tok or {cache}@4MiB")
@@ -97,9 +107,9 @@ def begin(model: Transformer, batch: int, options: Options) -> ModelState:
     """An empty state that holds and reads as the options say."""
     state = model.start(batch)
     if options.kv_format is not None:
-        state.hold_in(expressions.build(options.kv_format, "format"))
+        state.hold_in(unbudgeted(options.kv_format, "format"))
     if options.attention is not None:
-        state.read_with(expressions.build(options.attention, "reader"))
+        state.read_with(unbudgeted(options.attention, "reader"))
     return state
 
 
@@ -119,6 +129,11 @@ def _steps(model: Transformer, rows: Sequence[Sequence[int]], options: Options) 
         )
     generator = torch.Generator(device=model.device).manual_seed(options.seed)
     state, held = begin(model, len(rows), options), compression(options.cache)
+    if not state.growing() and (held is not None or options.attention is not None):
+        what = options.attention if held is None else options.cache
+        logging.getLogger("assay").warning(
+            "no layer's cache of %s grows without end: %s has nothing to act on", model.name, what
+        )
     if held is not None:
         held.attach(state)
     logits, _ = model(tokens, state, valid=valid, logits="last")
@@ -189,9 +204,13 @@ def generate(
     model: Transformer, prompts: str | Sequence[str] | Sequence[Sequence[int]], options: Options
 ) -> str | list[str] | list[list[int]]:
     """A continuation for each prompt: text for text, token ids for rows of token ids."""
-    texts = [prompts] if isinstance(prompts, str) else list(prompts)
-    if not all(isinstance(text, str) for text in texts):
-        return generate_ids(model, [[int(one) for one in row] for row in texts], options)
+    try:
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = None if all(isinstance(text, str) for text in texts) else [[*map(operator.index, row)] for row in texts]
+    except TypeError:
+        raise AssayError("prompts are a text, a list of texts, or rows of token ids such as [[1, 2, 3]]") from None
+    if ids is not None:
+        return generate_ids(model, ids, options)
     rows = _encode(model, texts, options)
     made = [_text(model, ids, options) for ids in generate_ids(model, rows, options)]
     return made[0] if isinstance(prompts, str) else made

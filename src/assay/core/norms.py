@@ -27,6 +27,8 @@ class Norm(nn.Module):
         super().__init__()
         if config.kind not in ("rms", "layer"):
             raise AssayError(f"norm {config.kind!r}: choose rms or layer")
+        if isinstance(config.eps, bool) or not isinstance(config.eps, (int, float)) or not config.eps >= 0:
+            raise AssayError(f"norm eps={config.eps!r}: give a number from 0 on")
         self.config = config
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if config.bias else None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core.arguments import whole
 from assay.core.budget import Budget
-from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
 from assay.core.state import ModelState, Observed
 from assay.core.store import Store
@@ -33,8 +33,7 @@ class Policy(ABC):
     brief = False  # its columns serve the first compaction only and are dropped there
 
     def __init__(self, *, sink: int = 4, recent: int = 32, prompt: bool = False) -> None:
-        if sink < 0 or recent < 0:
-            raise AssayError(f"pins must not be negative: sink={sink}, recent={recent}")
+        whole("pins", 0, sink=sink, recent=recent)
         self.sink, self.recent, self.prompt = sink, recent, prompt
         self.salt = 0
         self.tag = f"{type(self).__name__}{next(_made)}"
@@ -65,11 +64,13 @@ class Policy(ABC):
         """One line where this policy cannot do all it should with so many key-value heads in each growing layer."""
         return None
 
-    def explain(self, config: TransformerConfig) -> str | None:
-        """One line where this policy cannot act (fully) on such a model, else None."""
-        heads = growing_heads(config)
+    def explain(self, state: ModelState) -> str | None:
+        """One line where this policy cannot act (fully) on a model that starts with such a state, else None."""
+        heads = growing_heads(state)
         return (
-            self.limits(heads) if heads else "every layer has a window and drops tokens by itself: nothing to compress"
+            self.limits(heads)
+            if heads
+            else "no layer grows without end (each has a window or a fixed state): nothing to compress"
         )
 
     def chain(self) -> Iterator[Policy]:
@@ -88,10 +89,9 @@ class Policy(ABC):
             policy.salt = salt
 
 
-def growing_heads(config: TransformerConfig) -> list[int]:
-    """Key-value heads of each attention layer without a window."""
-    options = [block.mixer.options for block in config.blocks]
-    return [o.get("kv_heads") or o["heads"] for o in options if "heads" in o and o.get("window") is None]
+def growing_heads(state: ModelState) -> list[int]:
+    """Key-value heads of each run of a layer whose cache grows without end."""
+    return [store.kv_heads for store in state.growing().values()]
 
 
 def equal_split(store: Store, budget: Int[Tensor, "batch"]) -> Int[Tensor, "owners"]:
@@ -124,6 +124,8 @@ class Compression:
     """
 
     def __init__(self, policy: Policy, budget: Budget | str | float, *, slack: int = 16) -> None:
+        if not isinstance(policy, Policy):
+            raise AssayError(f"a cache is held to a budget by a Policy, not by a {type(policy).__name__}")
         self.policy, self.budget, self.slack = policy, Budget.parse(budget), slack
         if not policy.bounded and not self.budget.everything:
             raise AssayError(f"a policy that keeps everything cannot hold a budget of {self.budget}: give it 1")
@@ -140,10 +142,26 @@ class Compression:
             state.layers[layer].observers += (_Listener(self.policy, layer),)
         return self
 
-    def fork(self, state: ModelState, budget: Budget | str | float | None = None) -> Compression:
-        """The same policy with what it has observed so far, on a fork of the state it observed."""
+    def fork(
+        self,
+        state: ModelState,
+        budget: Budget | str | float | None = None,
+        *,
+        index: Sequence[int] | Int[Tensor, "new_batch"] | None = None,
+    ) -> Compression:
+        """The same policy with what it has observed so far, on a fork of the state it observed, or on `reorder(index)` of it.
+
+        Raises AssayError where the state has another number of sequences.
+        """
         twin = Compression(copy.deepcopy(self.policy), self.budget if budget is None else budget, slack=self.slack)
-        twin.ceiling, twin.pins, twin.prompt_end = self.ceiling, self.pins, self.prompt_end
+        mine = range(len(self._running().seen)) if index is None else [int(i) for i in index]
+        if len(mine) != len(state.seen):
+            raise AssayError(
+                f"{len(mine)} sequences were compressed, the state has {len(state.seen)}: give reorder's index"
+            )
+        twin.ceiling = None if self.ceiling is None else [self.ceiling[i] for i in mine]
+        twin.pins = [self.pins[i] for i in mine] if self.pins else []
+        twin.prompt_end = None if self.prompt_end is None else self.prompt_end[list(mine)]
         return twin.attach(state)
 
     @torch.no_grad()
@@ -155,6 +173,10 @@ class Compression:
         """
         state = self._running()
         stores = state.growing()
+        if not self.budget.everything:
+            if state.holder not in (None, self):
+                raise AssayError("another policy holds this state to its budget already: fork the state before")
+            state.holder = self
         self._forget_others(stores)
         self.peak_bytes = max(self.peak_bytes, state.bytes)
         if self.prompt_end is None:
@@ -224,6 +246,8 @@ class Compression:
         )
         pins = [f + policy.recent for f in first]
         for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
+            if allowed < 1:
+                raise AssayError(f"budget {self.budget} holds not even one token: raise it")
             if allowed < pinned:
                 raise AssayError(
                     f"budget {self.budget} leaves {allowed} tokens (context: {length}) but {pinned} are pinned"
@@ -237,10 +261,11 @@ class Compression:
             for name in store.remembered():
                 if name.partition("/")[0] not in mine:
                     store.forget(name)
-        if self.budget.everything:
-            for layer in stores:
-                held = self._running().layers[layer]
-                held.observers = tuple(o for o in held.observers if getattr(o, "policy", None) is not self.policy)
+        for layer in stores:
+            held = self._running().layers[layer]
+            listening = [o for o in held.observers if isinstance(o, _Listener)]
+            gone = [o for o in listening if (o.policy is self.policy) == self.budget.everything]
+            held.observers = tuple(o for o in held.observers if o not in gone)
 
     def _running(self) -> ModelState:
         if self.state is None:

@@ -208,10 +208,20 @@ def load(card: Card) -> Any:
         raise AssayError(f"{card.path} has no {card.object!r}; nearest: {nearest}") from error
 
 
+def imported(name: str) -> bool:
+    """Whether the file of `./mine.py:MyPart` was imported in this process already, by somebody who named it."""
+    path = Path(name.partition(".py")[0] + ".py").expanduser().resolve()
+    return _module_name(path) in sys.modules
+
+
+def _module_name(path: Path) -> str:
+    return "assay_user" + re.sub(r"\W", "_", str(path))
+
+
 def _import_file(card: Card) -> Any:
     # The path is part of the name, so two users' files called mine.py do not meet; registered first, as dataclasses
     # look themselves up there.
-    name = "assay_user" + re.sub(r"\W", "_", str(card.path))
+    name = _module_name(card.path)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, card.path)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.core.errors import Refused
+from assay.core.config import TransformerConfig
+from assay.core.errors import AssayError, Refused
 from assay.core.format import Format
 from assay.core.reading import Plan, Query, Reader, read_held
 from assay.core.store import Store, distinct_bytes
@@ -84,6 +85,11 @@ class AttentionState(State):
         self.plan = self.reader.plan(query, self.store, self.plan)
         return self.reader.read(query, self.store, self.plan).out
 
+    def every_score(self, what: str) -> None:
+        """Raise Refused where a reader chooses what is read, for `what` exists only where all is."""
+        if self.reader is not None:
+            raise Refused(f"{what} need every key, but a reader chooses which are read: leave out one of the two")
+
     def advance(self, tokens: int, valid: Bool[Tensor, "batch tokens"] | None) -> None:
         """Count tokens that were appended and read, then drop what has left the window."""
         self.seen = self.seen + (tokens if valid is None else valid.sum(1))
@@ -133,14 +139,21 @@ class AttentionState(State):
         if needed is not None and bool((self.lost >= needed).any()):
             raise Refused(f"cannot roll back {tokens} tokens: the window's older keys are no longer held")
         self.store.roll_back(limits)
-        self.seen = limits
+        self.seen, self.plan = limits, None  # other keys may come to stand at the same positions
 
 
 class ModelState:
     """The states of all layers of a model, and how many valid tokens each sequence has seen."""
 
-    def __init__(self, layers: list[State]) -> None:
+    def __init__(self, layers: list[State], config: TransformerConfig | None = None) -> None:
         self.layers = layers
+        self.config = config  # of the model that it was started by
+        self.holder: object | None = None  # what holds it to a budget; a fork is free
+
+    def belongs(self, config: TransformerConfig, runs: int) -> bool:
+        """Whether it may be the state of a model so described, which has so many runs of blocks."""
+        alike = self.config is None or self.config is config or self.config == config
+        return alike and len(self.layers) == runs
 
     @property
     def seen(self) -> Int[Tensor, "batch"]:
@@ -170,16 +183,25 @@ class ModelState:
         return self
 
     def fork(self) -> ModelState:
-        return ModelState([s.fork() for s in self.layers])
+        return ModelState([s.fork() for s in self.layers], self.config)
 
     def reorder(self, index: Int[Tensor, "new_batch"]) -> ModelState:
-        return ModelState([s.reorder(index) for s in self.layers])
+        """A copy whose sequence b is this one's sequence `index[b]`. Raises AssayError for an index that names no sequence."""
+        index = torch.as_tensor(index, device=self.seen.device)
+        whole = not (index.is_floating_point() or index.dtype == torch.bool)
+        if index.ndim != 1 or not len(index) or not whole or int(index.min()) < 0 or int(index.max()) >= len(self.seen):
+            raise AssayError(
+                f"reorder: give at least one of the sequences 0 to {len(self.seen) - 1}, not {index.tolist()}"
+            )
+        return ModelState([s.reorder(index.long()) for s in self.layers], self.config)
 
     def detach(self) -> ModelState:
-        return ModelState([s.detach() for s in self.layers])
+        return ModelState([s.detach() for s in self.layers], self.config)
 
     def rollback(self, tokens: int) -> None:
         """Forget the last tokens in every layer, or raise Refused and change nothing."""
+        if not isinstance(tokens, int) or isinstance(tokens, bool):
+            raise Refused(f"cannot roll back {tokens!r} tokens: give a whole number")
         trial = self.fork()
         for layer in trial.layers:
             layer.rollback(tokens)

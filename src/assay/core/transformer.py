@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from assay.core import generation, registry
+from assay.core import generation
+from assay.core.arguments import whole
 from assay.core.block import Block
+from assay.core.build import build_spec
 from assay.core.config import TransformerConfig
 from assay.core.depth import Step
 from assay.core.errors import AssayError
@@ -43,7 +45,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config.width, b, config.norm) for b in config.blocks)
         self.embed_norm = Norm(config.width, config.norm) if config.embed_norm else nn.Identity()
         self.final_norm = Norm(config.width, config.norm) if config.final_norm else nn.Identity()
-        schedule = registry.get(config.depth.part, "depth")(**config.depth.options)
+        schedule = build_spec(config.depth, "depth")
         self.steps: tuple[Step, ...] = schedule.steps(len(self.blocks))
         self.loop = 0  # which run of its block the forward pass is at
         for at, block in enumerate(self.blocks):
@@ -60,7 +62,8 @@ class Transformer(nn.Module):
 
     def start(self, batch: int = 1) -> ModelState:
         """The state of `batch` sequences that have seen nothing."""
-        return ModelState([self.blocks[step.block].mixer.start(batch) for step in self.steps])
+        whole("start", batch=batch)
+        return ModelState([self.blocks[step.block].mixer.start(batch) for step in self.steps], self.config)
 
     def forward(
         self,
@@ -89,7 +92,9 @@ class Transformer(nn.Module):
         valid: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens width"]:
         """The residual stream after the last block, before the final norm; `state` is moved on. Errors as in `forward`."""
-        self._check(tokens, valid)
+        self._check(tokens, valid, state)
+        if tokens.dtype not in (torch.int32, torch.int64):
+            tokens = tokens.long()
         if valid is not None and bool(valid.all()):
             valid = None
         positions = self._positions(tokens, state, valid)
@@ -100,13 +105,19 @@ class Transformer(nn.Module):
             x, _ = self.blocks[step.block](x, held, positions=positions, valid=valid)
         return x
 
-    def _check(self, tokens: Tensor, valid: Tensor | None) -> None:
-        if tokens.ndim != 2 or tokens.shape[1] == 0:
+    def _check(self, tokens: Tensor, valid: Tensor | None, state: ModelState | None) -> None:
+        if not isinstance(tokens, Tensor):
+            raise AssayError(f"tokens must be a tensor of token ids, not a {type(tokens).__name__}")
+        if tokens.ndim != 2 or 0 in tokens.shape:
             raise AssayError(f"tokens must be (batch, tokens) with at least one token, not {tuple(tokens.shape)}")
-        if tokens.is_floating_point():
+        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
             raise AssayError(f"tokens must be whole numbers, not {tokens.dtype}")
         if valid is not None and valid.shape != tokens.shape:
             raise AssayError(f"valid must be {tuple(tokens.shape)}, not {tuple(valid.shape)}")
+        if valid is not None and valid.dtype != torch.bool:
+            raise AssayError(f"valid must hold truth values, not {valid.dtype}")
+        if state is not None and not (isinstance(state, ModelState) and state.belongs(self.config, len(self.steps))):
+            raise AssayError("the state is not of this model: take one from its start(batch)")
 
     def _positions(self, tokens: Tensor, state: ModelState | None, valid: Tensor | None) -> Int[Tensor, "batch tokens"]:
         batch, length = tokens.shape

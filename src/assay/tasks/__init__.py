@@ -1,7 +1,8 @@
 """Data and metrics: tasks by name, the text they are made of, scorers and statistics."""
 
-from assay.core.build import build
-from assay.core.expressions import Call, parse
+from assay.core.build import build, unbudgeted
+from assay.core.errors import AssayError
+from assay.core.expressions import Call
 from assay.tasks.task import Example, Generated, Task
 
 __all__ = ["Example", "Generated", "Task", "resolve"]
@@ -18,4 +19,7 @@ def resolve(text: str) -> Task:
     name, colon, file = text.strip().partition(":")
     if colon and name in _WITH_FILE:
         return build(Call(name, (file,)), "task")
-    return build(parse(text), "task")
+    task = unbudgeted(text, "task")
+    if not isinstance(task, Task):
+        raise AssayError(f"{text} is no task: its class must derive from assay.tasks.Task")
+    return task

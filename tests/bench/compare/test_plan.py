@@ -2,6 +2,7 @@
 
 import pytest
 
+from assay.bench.compare import compare
 from assay.bench.compare.plan import canonical_task, code_of, lay_out, policies_asked
 from assay.bench.compare.settings import Settings, split
 from assay.core.errors import AssayError
@@ -81,3 +82,18 @@ def test_a_file_task_keeps_its_file_name():
         canonical_task("jsonl:a b.jsonl") == "jsonl:a b.jsonl"
         and canonical_task(" needle( digits=3 )") == "needle(digits=3)"
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("full@0.5", "full keeps everything"),
+        ("adakv(full)@0.5", "it keeps everything"),
+        ("snapkv(sink=9999)@0.5", "are pinned"),
+        ("snapkv@10B", "not even one token"),
+    ],
+)
+def test_a_policy_that_cannot_be_measured_at_all_ends_before_anything_is_run(tiny, tmp_path, part, why):
+    with pytest.raises(AssayError, match=why):
+        compare(tiny, part, out=tmp_path / "run", tasks="needle", length=400, examples=1, quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -64,8 +64,8 @@ def test_layers_of_one_head_share_and_it_says_so():
     scores = {0: torch.arange(50) + 100.0, 3: torch.zeros(50)}
     given = AdaKV(KeyDiff()).allot(scores, stores, torch.tensor([20]))
     assert (given[0].tolist(), given[3].tolist()) == ([36], [4])
-    assert "layers share" in AdaKV(SnapKV()).explain(tiny(kv_heads=1).config)
-    assert AdaKV(SnapKV()).explain(tiny(kv_heads=2).config) is None
+    assert "layers share" in AdaKV(SnapKV()).explain(tiny(kv_heads=1).start(1))
+    assert AdaKV(SnapKV()).explain(tiny(kv_heads=2).start(1)) is None
 
 
 def test_a_safeguard_of_one_is_the_policy_itself():

@@ -116,7 +116,7 @@ def test_with_one_head_layers_share_and_it_says_so():
         {0: torch.linspace(0.5, 1, 60), 5: torch.zeros(60)}, {0: filled(1), 5: filled(1)}, torch.tensor([20])
     )
     assert (given[0].tolist(), given[5].tolist()) == ([36], [4])
-    assert "layers share" in NestedKV().explain(tiny(kv_heads=1).config)
+    assert "layers share" in NestedKV().explain(tiny(kv_heads=1).start(1))
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_user_without_heads_gets_one_line():
     for options, why in (
         ({"heads": 3}, "width 16 does not divide into 3 heads: give head_dim"),
         ({"heads": 4, "kv_heads": 3}, "4 heads cannot share 3 key-value heads evenly"),
-        ({"heads": 4, "window": -2}, "window -2"),
+        ({"heads": 4, "window": -2}, "window=-2"),
     ):
         with pytest.raises(AssayError, match=why):
             SoftmaxAttention(16, **options)

@@ -21,6 +21,7 @@ from assay.core.build import build
 from assay.core.errors import AssayError, UnknownPart
 from assay.core.expressions import Call, parse
 from assay.core.policy import Policy
+from assay.core.store import Store
 from assay.tasks import resolve
 
 if TYPE_CHECKING:
@@ -76,17 +77,17 @@ def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed:
     tasks = {name: resolve(name) for name in dict.fromkeys(map(canonical_task, settings.tasks))}
     prompts = {name: _prompts(model, task, name, settings) for name, task in tasks.items()}
     code = {name: code_of(name) for name in asked}
-    cells = []
+    stores, cells = _one_token(model), []
     for task, its_prompts in prompts.items():
         for example, prompt in enumerate(its_prompts):
             said = {**fixed, "task": task, "example": example, "prompt": prompt.digest}
             grid = [("full", "1"), *((p, b) for p, found in asked.items() for b in found)]
             for policy, budget in grid:
-                why = _impossible(model, prompt, built.get(policy), budget)
+                why = _impossible(model, prompt, built.get(policy), budget, stores)
                 name = fingerprint({**said, "policy": policy, "budget": budget, "code": code.get(policy, "")})
                 cells.append(Cell(task, example, policy, budget, name, why))
-    _refuse_useless(cells, budgets)
-    notes = [{"policy": p, "says": why} for p, policy in built.items() if (why := policy.explain(model.config))]
+    _refuse_useless(cells, budgets, [name for name in asked if name != "random"] or ["random"])
+    notes = [{"policy": p, "says": why} for p, policy in built.items() if (why := policy.explain(model.start(1)))]
     return Plan({"full": None, **built}, budgets, tasks, prompts, cells, notes)
 
 
@@ -106,6 +107,10 @@ def policies_asked(parts: Sequence[str], budgets: Sequence[str]) -> dict[str, tu
         call = parse(text)
         name = str(canonical(Call(call.name, call.args, call.options)))
         if name == "full":
+            if call.budget and not Budget.parse(call.budget).everything:
+                raise AssayError(
+                    f"{text}: full keeps everything; name it without a budget, or a policy that drops some"
+                )
             continue
         found.setdefault(name, []).extend([str(Budget.parse(call.budget))] if call.budget else everywhere)
     if found.keys() == {"random"} and not found["random"]:
@@ -171,33 +176,54 @@ def _prompts(model: Transformer, task: Any, name: str, settings: Settings) -> li
     if tokenizer is None:
         raise AssayError(f"model {model.name} has no tokenizer, so tasks of text cannot be read")
     if not model.config.causal:
-        raise AssayError(f"model {model.name} is an encoder: it generates nothing and keeps no cache to compare policies on")
-    examples = task.examples(settings.examples, settings.seed, settings.length, lambda text: len(tokenizer.encode(text)))
+        raise AssayError(
+            f"model {model.name} is an encoder: it generates nothing and keeps no cache to compare policies on"
+        )
+    examples = task.examples(
+        settings.examples, settings.seed, settings.length, lambda text: len(tokenizer.encode(text))
+    )
     prompts = [tokenise(tokenizer, e, metric=task.metric, aware=settings.aware) for e in examples]
     if not prompts:
         raise AssayError(f"task {name} gives no example")
     return prompts
 
 
-def _impossible(model: Transformer, prompt: Prompt, policy: Policy | None, budget: str) -> str | None:
+def _impossible(
+    model: Transformer, prompt: Prompt, policy: Policy | None, budget: str, stores: list[Store]
+) -> str | None:
     if len(prompt) > model.config.context:
-        return f"{len(prompt)} tokens with question and answer are more than the model's window of {model.config.context}"
+        return (
+            f"{len(prompt)} tokens with question and answer are more than the model's window of {model.config.context}"
+        )
     if policy is None:
         return None
     wanted = Budget.parse(budget)
     if not policy.bounded and not wanted.everything:
         return "it keeps everything, whatever the budget"
-    if wanted.kind == "bytes" or wanted.everything:
-        return None  # what a token costs in bytes is known once the policy has seen one
-    context = torch.tensor([len(prompt.context)])
-    allowed = int(wanted.tokens(context, []))
+    if wanted.everything:
+        return None
+    # in bytes this is the most it can be: a policy's own columns cost something too
+    allowed = int(wanted.tokens(torch.tensor([len(prompt.context)], device=model.device), stores))
+    if allowed < 1 and stores:
+        return "the budget holds not even one token: raise it"
     pins = policy.recent + (max(policy.sink, prompt.prompted) if policy.prompt else policy.sink)
-    if allowed < pins:
+    if allowed < pins and stores:
         return f"the budget is {allowed} tokens, but {pins} are pinned (sink={policy.sink}, recent={policy.recent}): raise it or pin fewer"
     return None
 
 
-def _refuse_useless(cells: Sequence[Cell], budgets: Sequence[str]) -> None:
+def _one_token(model: Transformer) -> list[Store]:
+    """The growing stores after one token: what a budget of bytes is reckoned with."""
+    state = model.start(1)
+    with torch.no_grad():
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), state, logits="none")
+    return list(state.growing().values())
+
+
+def _refuse_useless(cells: Sequence[Cell], budgets: Sequence[str], asked: Sequence[str]) -> None:
+    mine = [c for c in cells if c.policy in asked]
+    if mine and all(c.refused for c in mine):
+        raise AssayError(f"{mine[0].policy}@{mine[0].budget}: {mine[0].refused}")
     for budget in budgets:
         mine = [c for c in cells if c.budget == budget and c.policy != "full"]
         if mine and all(c.refused for c in mine):
@@ -214,7 +240,11 @@ def expected_seconds(model: Transformer, plan: Plan, cells: Sequence[Cell], sett
     expected, seen = {}, set()
     for cell in cells:
         prompt = plan.prompts[cell.task][cell.example]
-        seconds = (len(prompt.question) + len(prompt.context) - prompt.prompted) * reading + len(prompt.answer) * answering + 4 * step
+        seconds = (
+            (len(prompt.question) + len(prompt.context) - prompt.prompted) * reading
+            + len(prompt.answer) * answering
+            + 4 * step
+        )
         if cell.example < settings.speed_examples:
             seconds += (settings.speed_steps + 1) * step
         if settings.generate:

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from assay.checkpoints.families.common import Family, Layout, required
+from assay.core import registry
 from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
 
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
 
 def read(raw: dict[str, Any]) -> TransformerConfig:
     (transformer,) = required(raw, "transformer")
-    return TransformerConfig.from_json(json.dumps(transformer))
+    config = TransformerConfig.from_json(json.dumps(transformer))
+    for spec in [config.depth, *(spec for block in config.blocks for spec in (block.mixer, block.channel))]:
+        position = spec.options.get("position")
+        for part in (spec.part, position.get("part") if isinstance(position, dict) else None):
+            if ".py" in str(part) and not registry.imported(part):
+                raise AssayError(
+                    f"the config names {part}, and loading runs no code that a checkpoint names: if you trust it, "
+                    f"call assay.core.registry.get({part!r}) before"
+                )
+    return config
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:

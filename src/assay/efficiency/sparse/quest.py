@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core.arguments import whole
 from assay.core.errors import AssayError
 from assay.core.pages import EMPTY, Pages
 from assay.core.reading import Out, Plan, Query, Reader
@@ -42,6 +43,7 @@ class Quest(Reader):
     """`size`: tokens in a page; `pages`: how many are read of each key-value head."""
 
     def __init__(self, pages: int = 16, size: int = 16) -> None:
+        whole("quest", pages=pages, size=size)
         if pages < 2 or size < 1:
             raise AssayError(
                 f"quest: pages={pages}, size={size}; the first and the last page are always read, so give at least 2 and 1"

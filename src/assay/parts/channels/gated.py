@@ -14,6 +14,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.arguments import whole
 from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
 from assay.core.sites import site, wanted
@@ -25,6 +26,7 @@ class Gated(Channel):
 
     def __init__(self, width: int, *, hidden: int, activation: str = "silu", bias: bool = False) -> None:
         super().__init__()
+        whole("gated", hidden=hidden)
         self.act = activation_named(activation)
         self.gate = Linear(width, hidden, bias=bias)
         self.up = Linear(width, hidden, bias=bias)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.arguments import whole
 from assay.core.linear import Linear, narrowed
 from assay.core.mixer import Channel, Cost
 from assay.core.sites import site, wanted
@@ -24,6 +25,7 @@ class MLP(Channel):
 
     def __init__(self, width: int, *, hidden: int, activation: str = "gelu", bias: bool = False) -> None:
         super().__init__()
+        whole("mlp", hidden=hidden)
         self.act = activation_named(activation)
         self.up = Linear(width, hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from assay.core.arguments import whole
 from assay.core.errors import AssayError
 from assay.core.linear import Linear
 from assay.core.mixer import Channel, Cost
@@ -51,6 +52,7 @@ class MoE(Channel):
         renormalise: bool = True,
     ) -> None:
         super().__init__()
+        whole("moe", hidden=hidden, experts=experts, top_k=top_k)
         if not 1 <= top_k <= experts:
             raise AssayError(f"top_k={top_k}: choose between 1 and the number of experts, {experts}")
         self.top_k, self.renormalise = top_k, renormalise

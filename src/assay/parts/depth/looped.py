@@ -10,6 +10,7 @@ object: Looped
 
 from __future__ import annotations
 
+from assay.core.arguments import whole
 from assay.core.depth import Schedule, Step
 from assay.core.errors import AssayError
 
@@ -18,8 +19,8 @@ class Looped(Schedule):
     """`last` None: up to the end."""
 
     def __init__(self, times: int = 2, first: int = 0, last: int | None = None) -> None:
-        if times < 1 or first < 0:
-            raise AssayError(f"looped: times={times} and first={first}; give at least 1 and 0")
+        whole("looped", times=times, last=last)
+        whole("looped", 0, first=first)
         self.times, self.first, self.last = times, first, last
 
     def steps(self, blocks: int) -> tuple[Step, ...]:

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.core import registry
+from assay.core.arguments import whole
 from assay.core.attention import softmax_or_zero
+from assay.core.build import build_spec
 from assay.core.config import Spec
 from assay.core.errors import AssayError, Refused
 from assay.core.linear import Linear
@@ -42,9 +43,10 @@ class Bidirectional(Mixer):
         heads: int,
         kv_heads: int | None = None,
         bias: bool = False,
-        position: dict[str, Any] | None = None,
+        position: Spec | dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        whole("bidirectional", heads=heads, kv_heads=kv_heads)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, width // heads
         if width % heads or heads % self.kv_heads:
             raise AssayError(f"width {width}, {heads} heads and {self.kv_heads} key-value heads do not divide evenly")
@@ -52,8 +54,7 @@ class Bidirectional(Mixer):
         self.k = Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.v = Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.out = Linear(width, width, bias=bias)
-        spec = Spec(**position) if isinstance(position, dict) else position
-        self.position = registry.get(spec.part, "position")(self.head_dim, **spec.options) if spec else None
+        self.position = build_spec(position, "position", self.head_dim) if position else None
 
     def start(self, batch: int) -> State:
         raise Refused("a bidirectional mixer keeps no state: give it the whole sequence at once")

@@ -22,7 +22,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from assay.core.arguments import whole
 from assay.core.dtypes import wide
+from assay.core.errors import AssayError
 from assay.core.linear import Linear
 from assay.core.mixer import Cost, Mixer
 from assay.core.sites import site
@@ -46,8 +48,12 @@ class GatedDeltaNet(Mixer):
         eps: float = 1e-6,
     ) -> None:
         super().__init__()
+        whole("gated_deltanet", heads=heads, head_dim=head_dim, taps=taps, chunk=chunk)
+        if head_dim is None and width % heads:
+            raise AssayError(f"width {width} does not divide into {heads} heads: give head_dim")
         self.heads, self.key_dim = heads, head_dim or width // heads
         self.value_dim, self.taps, self.chunk, self.eps = int(self.key_dim * expand), taps, chunk, eps
+        whole("gated_deltanet", value_dim=self.value_dim)
         keys, values = heads * self.key_dim, heads * self.value_dim
         self.q, self.k, self.v = Linear(width, keys), Linear(width, keys), Linear(width, values)
         self.gate, self.out = Linear(width, values), Linear(values, width)

@@ -19,8 +19,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from assay.core import attention, registry
+from assay.core import attention
+from assay.core.arguments import whole
+from assay.core.build import build_spec
 from assay.core.config import NormConfig, Spec
+from assay.core.errors import AssayError
 from assay.core.linear import Linear
 from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
@@ -43,9 +46,12 @@ class MLA(Mixer):
         head_dim: int | None = None,
         latent: int = 16,
         rope_dim: int = 8,
-        position: dict[str, Any] | None = None,
+        position: Spec | dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        whole("mla", heads=heads, head_dim=head_dim, latent=latent, rope_dim=rope_dim)
+        if head_dim is None and width % heads:
+            raise AssayError(f"width {width} does not divide into {heads} heads: give head_dim")
         self.heads, self.head_dim, self.latent, self.rope_dim = heads, head_dim or width // heads, latent, rope_dim
         self.scale = (self.head_dim + rope_dim) ** -0.5
         self.q = Linear(width, heads * (self.head_dim + rope_dim))
@@ -54,8 +60,7 @@ class MLA(Mixer):
         self.key_up = nn.Parameter(torch.randn(heads, self.head_dim, latent) * latent**-0.5)
         self.value_up = nn.Parameter(torch.randn(heads, latent, self.head_dim) * latent**-0.5)
         self.out = Linear(heads * self.head_dim, width)
-        spec = Spec(**position) if isinstance(position, dict) else position or Spec("rope")
-        self.position = registry.get(spec.part, "position")(rope_dim, **spec.options)
+        self.position = build_spec(position or Spec("rope"), "position", rope_dim)
 
     def start(self, batch: int) -> AttentionState:
         state = AttentionState(batch, 1, device=self.norm.weight.device)
@@ -98,6 +103,7 @@ class MLA(Mixer):
     def _read(self, seen: Observed, state: AttentionState) -> Float[Tensor, "batch heads tokens latent"]:
         if not wanted(self, "scores", "pattern"):
             return state.read(Query(seen.q, seen.positions, self.scale, None, seen.valid))
+        state.every_score("recorded scores")
         pages, held = state.store.padded(), max(state.store.counts)
         cut = Pages(pages.k[:, :held], pages.v[:, :held], pages.positions[:, :held], pages.owner)
         scores, v = attention.scores_of(seen.q, cut, seen.positions, scale=self.scale, window=None, softcap=None)

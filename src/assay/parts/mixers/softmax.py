@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.core import attention, registry
+from assay.core import attention
+from assay.core.arguments import whole
+from assay.core.build import build_spec
 from assay.core.config import NormConfig, Spec
 from assay.core.errors import AssayError
 from assay.core.linear import SHORT, Linear, narrowed
@@ -54,13 +56,12 @@ class SoftmaxAttention(Mixer):
         position: Spec | dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        whole("softmax", heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
         if head_dim is None and width % heads:
             raise AssayError(f"width {width} does not divide into {heads} heads: give head_dim")
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim or width // heads
         if heads % self.kv_heads:
             raise AssayError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
-        if window is not None and window < 1:
-            raise AssayError(f"window {window}: a token reads at least itself, so give 1 or more, or none")
         self.window, self.softcap = window, softcap
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.q = Linear(width, heads * self.head_dim, bias=bias)
@@ -69,8 +70,7 @@ class SoftmaxAttention(Mixer):
         self.out = Linear(heads * self.head_dim, width, bias=bias if out_bias is None else out_bias)
         self.q_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
         self.k_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
-        spec = Spec(**position) if isinstance(position, dict) else position
-        self.position = registry.get(spec.part, "position")(self.head_dim, **spec.options) if spec else None
+        self.position = build_spec(position, "position", self.head_dim) if position else None
 
     def start(self, batch: int) -> AttentionState:
         return AttentionState(batch, self.kv_heads, self.window, device=self.q.weight.device)
@@ -136,6 +136,8 @@ class SoftmaxAttention(Mixer):
         self, seen: Observed, store: Store, state: AttentionState | None = None
     ) -> Float[Tensor, "batch heads tokens dim"]:
         if self._explicit():
+            if state is not None:
+                state.every_score("capped, biased or recorded scores")
             return self._read_explicit(seen, store)
         query = Query(seen.q, seen.positions, self.scale, self.window, seen.valid)
         return read_held(query, store) if state is None else state.read(query)
