@@ -228,3 +228,28 @@ def test_without_room_for_a_copy_the_model_still_loads(gguf, own_cache, monkeypa
     assert "no converted copy is kept" in caplog.text
     assert not list((own_cache / "checkpoints").iterdir())
     assert model(_TOKENS)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": "four"},
+        {"num_attention_heads": 0},
+        {"hidden_size": "32"},
+        {"rope_parameters": "x"},
+        {"rms_norm_eps": "x"},
+    ],
+)
+def test_a_config_of_wrong_kinds_is_named(change, tmp_path):
+    sizes = {
+        "vocab_size": 9,
+        "hidden_size": 32,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    config = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 16, **sizes, **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AssayError) as error:
+        load(tmp_path)
+    assert "safetensors" not in str(error.value)

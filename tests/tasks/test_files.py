@@ -119,3 +119,19 @@ def test_a_line_longer_than_the_length_is_named(tmp_path):
         AssayError, match="line 1: its prompt has 8 tokens, more than the length of 7; ask for a length of 8"
     ):
         list(task.examples(1, 0, 7, words))
+
+
+HALF = '{"context": "\\ud800 a", "question": "b", "answers": ["c"]}'
+
+
+@pytest.mark.parametrize(("line", "why"), [("[" * 100_000, "line 1 is not JSON"), (HALF, "line 1 holds half")])
+def test_lines_that_break_a_reader_are_named(tmp_path, line, why):
+    (tmp_path / "x.jsonl").write_text(line)
+    with pytest.raises(AssayError, match=why):
+        resolve(f"jsonl:{tmp_path / 'x.jsonl'}")
+
+
+def test_a_class_that_is_no_task_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("class X:\n    pass\n")
+    with pytest.raises(AssayError, match="is no task"):
+        resolve(f"{tmp_path}/mine.py:X")

@@ -59,8 +59,12 @@ class JsonLines(Task):
 def _example(place: str, line: str) -> Example:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AssayError(f"{place} is not JSON: {error}") from None
+    try:
+        line.encode("utf-8"), json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise AssayError(f"{place} holds half a surrogate pair, which is no text") from None
     if not isinstance(row, dict):
         raise AssayError(f"{place}: an object with context, question and answers is needed, not {type(row).__name__}")
     if missing := [name for name in ("context", "question", "answers") if name not in row]:
