@@ -253,3 +253,26 @@ def test_a_config_of_wrong_kinds_is_named(change, tmp_path):
     with pytest.raises(AssayError) as error:
         load(tmp_path)
     assert "safetensors" not in str(error.value)
+
+
+def test_codes_of_a_foreign_quantisation_are_not_taken_for_weights(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"].to(torch.int8)}, path)
+    with pytest.raises(AssayError, match="model.norm.weight holds torch.int8"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tokenizer.ggml.scores", None), ("tokenizer.ggml.tokens", [1, 2]), ("llama.attention.head_count", 19204)],
+)
+def test_a_gguf_header_of_wrong_kinds_is_named(gguf, monkeypatch, key, value):
+    class Altered(loading.GGUFFile):
+        def __init__(self, path):
+            super().__init__(path)
+            self.metadata[key] = value
+
+    monkeypatch.setattr(loading, "GGUFFile", Altered)
+    with pytest.raises(AssayError):
+        load(gguf)

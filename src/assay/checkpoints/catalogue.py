@@ -79,7 +79,8 @@ def family_of(raw: dict, where: object) -> Family:
     for family in families():
         if family.reads(raw):
             return family
-    named = ", ".join(raw.get("architectures") or [str(raw.get("model_type"))])
+    said = raw.get("architectures") or raw.get("model_type") or "that config.json does not name"
+    named = said if isinstance(said, str) else ", ".join(map(str, said))
     known = ", ".join(sorted(architecture for family in families() for architecture in family.architectures))
     raise AssayError(f"{where}: architecture {named} is not supported; supported are {known}")
 

@@ -81,8 +81,18 @@ def ours_from(
     found = {}
     for name, place in places.items():
         whole = read(usual[place.name])
+        if not whole.is_floating_point():
+            raise AssayError(
+                f"{where}: {usual[place.name]} holds {whole.dtype}, codes of a quantisation that is not known here"
+            )
         tensor = whole if place.of == 1 else whole.chunk(place.of, place.axis)[place.index]
-        tensor = layout.fold(name, tensor, model.config)
+        try:
+            tensor = layout.fold(name, tensor, model.config)
+        except RuntimeError:
+            raise AssayError(
+                f"{where}: {usual[place.name]} has shape {tuple(whole.shape)}, which its config cannot mean "
+                f"({tuple(wanted[name])} is asked for)"
+            ) from None
         for absorbed in layout.absorbed:
             if absorbed.into == name:
                 tensor = absorbed.add(tensor, read(usual[absorbed.name]))

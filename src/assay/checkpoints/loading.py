@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.resources
 import importlib.util
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +65,8 @@ def load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Trans
         raise AssayError(f"{folder} holds no config.json, so it is no checkpoint")
     raw = read_json(folder / "config.json")
     family = catalogue.family_of(raw, folder)
-    try:
+    with _meant(folder / "config.json"):
         model = hollow(family.read(raw))
-    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise AssayError(f"{folder / 'config.json'} cannot be used: {type(error).__name__}: {error}") from error
     check_fits(str(folder), weight_bytes(model, dtype), device, dtype)
     files = SafetensorsFolder(folder)
     tensors = ours_from(family.folder, model, files.names(), files.read, folder)
@@ -122,13 +122,24 @@ def _convert(
 
     file = GGUFFile(path)
     family = _gguf_family(file)
-    config = family.read(family.read_gguf(file))
-    model = hollow(config)
+    with _meant(path):
+        config = family.read(family.read_gguf(file))
+        model = hollow(config)
+        tokenizer = tokenizer_from_gguf(file.metadata)
     check_fits(str(path), weight_bytes(model, torch.float32), torch.device("cpu"), torch.float32)
     tensors = ours_from(
         family.gguf, model, file.tensors, lambda name: torch.from_numpy(np.ascontiguousarray(file.read(name))), path
     )
-    return config, tensors, tokenizer_from_gguf(file.metadata), family.name
+    return config, tensors, tokenizer, family.name
+
+
+@contextlib.contextmanager
+def _meant(path: Path) -> Iterator[None]:
+    """What a file says may be of any kind: what no model can be made of is the file's fault."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise AssayError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def _gguf_family(file: GGUFFile):

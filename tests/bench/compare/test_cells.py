@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from assay.bench.compare import cells
+from assay.bench.compare import cells, open_run
 from assay.bench.compare.cells import CellStore, fingerprint
 from assay.core.errors import AssayError
 
@@ -132,3 +132,32 @@ def test_kill_9_loses_no_finished_cell(tmp_path):
     said = [last, *(int(line) for line in writer.stdout.read().split(b"\n")[:-1] if line)]
     with CellStore(tmp_path / "run", {"model": "tiny"}) as store:
         assert sorted(c["n"] for c in store.cells.values())[: said[-1] + 1] == list(range(said[-1] + 1))
+
+
+def test_a_run_that_could_not_begin_leaves_nothing_and_may_be_tried_again(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(cells, "write_atomically", full)
+        with pytest.raises(AssayError, match="the disk is full"), CellStore(folder, {"seed": 0}):
+            pass
+    assert not folder.exists()
+    with CellStore(folder, {"seed": 0}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("run", "line", "why"),
+    [
+        ("[]", "", "run.json is damaged"),
+        ("{}", "", "run.json is damaged"),
+        ('{"fixed": {}}', '{"cell": "a"}\n', "cell a lacks task"),
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path, run, line, why):
+    (tmp_path / "run.json").write_text(run)
+    (tmp_path / "cells.jsonl").write_text(line)
+    with pytest.raises(AssayError, match=why):
+        open_run(tmp_path)

@@ -55,12 +55,10 @@ class CellStore:
             _lock(self._file, self.folder)
             self._load(self._file)
             self._write_run(earlier)
-        except OSError as error:
+        except (OSError, AssayError) as error:
             self.__exit__()
-            raise _disk(error, self.folder) from None
-        except AssayError:
-            self.__exit__()
-            raise
+            self._leave_nothing(earlier)
+            raise (_disk(error, self.folder) if isinstance(error, OSError) else error) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,6 +101,14 @@ class CellStore:
             os.truncate(self.folder / CELLS, end)
         except OSError:
             pass  # the next start drops a torn line anyway
+
+    def _leave_nothing(self, earlier: dict[str, Any] | None) -> None:
+        """A run that could not begin must not stand in the way of the next try."""
+        cells = self.folder / CELLS
+        if earlier is None and not (self.folder / RUN).exists() and cells.is_file() and not cells.stat().st_size:
+            cells.unlink()
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
     def _earlier(self) -> dict[str, Any] | None:
         """What an earlier start recorded here, after checking that it was the same run."""
@@ -151,6 +157,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise AssayError(f"{folder} holds no run: {Path(error.filename).name} is missing") from None
     except ValueError:
         raise AssayError(f"{folder / RUN} is damaged") from None
+    if not isinstance(run, dict) or not isinstance(run.get("fixed"), dict):
+        raise AssayError(f"{folder / RUN} is damaged: it does not say what was asked")
     return run, list(cells.values())
 
 

@@ -87,7 +87,9 @@ def compare(
     parts = [parts] if isinstance(parts, str) else parts
     check_names(parts, chosen)
     loaded = _load(model, chosen, console)
-    chosen = replace(fitting(loaded, chosen), device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch."))
+    chosen = replace(
+        fitting(loaded, chosen), device=str(loaded.device), dtype=str(loaded.embed.weight.dtype).removeprefix("torch.")
+    )
     with console.status("making the examples"):
         fixed = _fixed(loaded, chosen)
         plan = lay_out(loaded, parts, chosen, fixed)
@@ -105,6 +107,9 @@ def open_run(folder: str | Path) -> Result:
     run, cells = store.read(folder)
     if not cells:
         raise AssayError(f"{folder} holds no finished cell")
+    for cell in cells:
+        if lacking := [name for name in ("task", "policy", "budget", "example") if name not in cell]:
+            raise AssayError(f"{folder} is damaged: cell {cell['cell']} lacks {', '.join(lacking)}")
     limits = run.get("limits", {})
     planned = max(run.get("planned", 0), sum(not cell.get("skipped") for cell in cells))
     summary = summarise(run, cells, planned=planned, **limits)
