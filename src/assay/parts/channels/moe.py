@@ -19,12 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from assay.core import registry
 from assay.core.arguments import whole
 from assay.core.errors import AssayError
 from assay.core.linear import Linear
 from assay.core.mixer import Channel, Cost
 from assay.core.sites import site
-from assay.parts.channels.gated import Gated
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Routing:
 
 
 class MoE(Channel):
-    """`hidden` is one expert's. `routing` of the last pass is kept until the next."""
+    """`hidden` is one expert's, and `expert` the channel that each of them is. `routing` of the last pass is kept until the next."""
 
     sites = ("router",)
 
@@ -50,6 +50,7 @@ class MoE(Channel):
         top_k: int = 2,
         activation: str = "silu",
         renormalise: bool = True,
+        expert: str = "gated",
     ) -> None:
         super().__init__()
         whole("moe", hidden=hidden, experts=experts, top_k=top_k)
@@ -57,7 +58,9 @@ class MoE(Channel):
             raise AssayError(f"top_k={top_k}: choose between 1 and the number of experts, {experts}")
         self.top_k, self.renormalise = top_k, renormalise
         self.router = Linear(width, experts)
-        self.experts = nn.ModuleList(Gated(width, hidden=hidden, activation=activation) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            registry.get(expert, "channel")(width, hidden=hidden, activation=activation) for _ in range(experts)
+        )
         self.routing: Routing | None = None
 
     def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
