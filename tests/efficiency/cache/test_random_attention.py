@@ -19,7 +19,7 @@ class Running:
 
     def __init__(self, policy: RandomAttention, *, slack: int) -> None:
         self.store, self.seen, self.observers, self.bytes = Store(1, HEADS), torch.zeros(1, dtype=torch.long), (), 0
-        self.layers = [self]
+        self.layers, self.holder = [self], None
         self.held = Compression(policy, f"{KEPT}tok", slack=slack).attach(self)
         self.feed(PROMPT)
         self.held.finish_prefill()
