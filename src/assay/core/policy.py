@@ -246,13 +246,13 @@ class Compression:
         )
         pins = [f + policy.recent for f in first]
         for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
-            if allowed < 1:
-                raise AssayError(f"budget {self.budget} holds not even one token: raise it")
             if allowed < pinned:
                 raise AssayError(
                     f"budget {self.budget} leaves {allowed} tokens (context: {length}) but {pinned} are pinned"
                     f" (sink={policy.sink}, recent={policy.recent}, prompt={policy.prompt}): raise it or pin fewer"
                 )
+            if allowed < 1:
+                raise AssayError(f"budget {self.budget} holds not even one token: raise it")
         return pins
 
     def _forget_others(self, stores: Mapping[int, Store]) -> None:
