@@ -28,7 +28,7 @@ from assay.tasks.statistics import spearman
 
 BASES = ("snapkv", "h2o", "keydiff", "knorm")
 BUDGETS = ("0.7", "0.5", "0.3")
-LENGTH, EXAMPLES = 1024, 2
+LENGTH, EXAMPLES, FEW_SHOT = 1024, 2, 10  # two few-shot examples a seed could not see what is known to differ
 
 
 class RandomSwaps(Wrapper):
@@ -166,8 +166,8 @@ def _wilson(successes: int, total: int) -> tuple[float, float]:
 
 def few_shot(e: Evidence, model) -> None:
     arms = policies_named("random", *BASES, *(f"twinkv({b})" for b in BASES))
-    found = grid(e, model, "fewshot(signs=True)", arms, ("0.3",), examples=EXAMPLES, length=600)
-    least = grid(e, model, "fewshot(signs=True)", policies_named("recent"), ("40tok",), examples=EXAMPLES, length=600)
+    found = grid(e, model, "fewshot(signs=True)", arms, ("0.3",), examples=FEW_SHOT, length=600)
+    least = grid(e, model, "fewshot(signs=True)", policies_named("recent"), ("40tok",), examples=FEW_SHOT, length=600)
     gains = [found["logprob"].gain(f"twinkv({base})", base, "0.3") for base in BASES]
     mean = [fmean(seed) for seed in zip(*gains, strict=True)]
     powered = e.control(
