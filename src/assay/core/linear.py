@@ -1,14 +1,17 @@
 """Linear layers as a decoder uses them: many rows at once in prefill and training, one row at a time in decoding.
 
-A one-row product only reads the weight once, so its speed is the memory's. Which of torch's kernels comes nearest to that
-differs between machines and number formats. Weights may be stored in 16 bits while activations are in float32: a product
-is then computed in whichever of the two is faster, and comes back in the activations' dtype.
+A one-row product only reads the weight once, so its speed is the memory's. Kernels compiled by numba reach it, where that is
+installed; which of torch's own comes nearest differs between machines and number formats. Weights may be stored in 16 bits
+while activations are in float32: a product is then computed in whichever of the two is faster, and comes back in the
+activations' dtype.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -34,13 +37,42 @@ def narrowed(x: Float[Tensor, "... width"], weight: Tensor | None) -> Float[Tens
     """x in the dtype that products with `weight` are computed in, so that what several products share is rounded once."""
     if weight is None or weight.dtype not in SHORT or x.dtype == weight.dtype:
         return x
+    if one_row(x) and has_kernel(x, weight):
+        return x
     if x.device.type != "cpu" or one_row(x) or (weight.dtype == torch.bfloat16 and fast_bfloat16()):
         return x.to(weight.dtype)
     return x
 
 
+def has_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether the compiled kernels multiply these: a row in float32, with a weight in float32 or bfloat16, on the CPU, no gradients."""
+    return (
+        x.dtype == torch.float32
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and weight.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and weight.is_contiguous()
+        and compiled() is not None
+    )
+
+
+@functools.cache
+def compiled() -> ModuleType | None:
+    """The kernels compiled by numba (`assay.core.one_row`), if it is installed and they work in this process."""
+    try:
+        from assay.core import one_row
+    except (ImportError, RuntimeError):  # not installed, or nowhere to keep what it compiles
+        return None
+    return one_row if one_row.works() else None
+
+
+os.register_at_fork(after_in_child=compiled.cache_clear)
+
+
 def product(x: Float[Tensor, "... width"], weight: Float[Tensor, "out width"]) -> Float[Tensor, "... out"]:
     """`x @ weight.T` in x's dtype, whatever the weight is stored in."""
+    if one_row(x) and has_kernel(x, weight):
+        return compiled().product(x, weight)
     if x.dtype != weight.dtype:
         inner = narrowed(x, weight)
         return F.linear(x, weight.to(x.dtype)) if inner is x else product(inner, weight).to(x.dtype)

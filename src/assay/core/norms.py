@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 from assay.core.config import NormConfig
 from assay.core.errors import AssayError
+from assay.core.linear import compiled
 from assay.core.sites import Tap, site, wanted
+
+FEW = 8192  # numbers, up to which starting kernels takes longer than what they do
 
 
 class Norm(nn.Module):
@@ -55,7 +58,10 @@ class Norm(nn.Module):
 
 
 def _rms(x: Float[Tensor, "... width"], weight: Float[Tensor, "width"], eps: float) -> Float[Tensor, "... width"]:
-    """torch composes its own of a dozen small kernels on the CPU; this takes five, which shows where x is one row."""
+    """torch composes its own of a dozen small kernels on the CPU; this takes five, or one for a row, where that shows."""
+    few = x.numel() <= FEW and x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    if few and not torch.is_grad_enabled() and (kernels := compiled()) is not None:
+        return kernels.rms(x, weight, eps)
     if torch.is_grad_enabled() or x.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
         return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
     floor, root = _constants(x.shape[-1], eps, weight.dtype)

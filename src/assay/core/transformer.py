@@ -40,6 +40,8 @@ class Transformer(nn.Module):
         self.name = "unnamed"
         self.tokenizer: Any = None
         self.listeners: list[dict[str, Listener]] = []
+        if not config.readout:
+            self.sites = tuple(name for name in Transformer.sites if name != "logits")
         self.embed = Embedding(config.vocab_size, config.width)
         self.positions = Embedding(config.learned_positions, config.width) if config.learned_positions else None
         self.blocks = nn.ModuleList(Block(config.width, b, config.norm) for b in config.blocks)
@@ -71,17 +73,26 @@ class Transformer(nn.Module):
         state: ModelState | None = None,
         *,
         valid: Bool[Tensor, "batch tokens"] | None = None,
-        logits: Literal["all", "last", "none"] = "all",
+        logits: Literal["all", "last", "none"] | int = "all",
     ) -> tuple[Float[Tensor, "batch tokens vocab"] | None, ModelState | None]:
-        """Logits of the new tokens (of the last one only, or none), and the state, moved on. Without a state the sequence ends here.
+        """Logits of the new tokens, and the state, moved on. Without a state the sequence ends here.
 
-        `valid` marks real tokens; padding stands on the left or anywhere and leaves no trace. `last` means the last column.
+        `logits`: of which tokens; `last` means the last column, a number that many last columns. `valid` marks real tokens;
+        padding stands on the left or anywhere and leaves no trace.
         Raises AssayError for an empty input, tokens outside the vocabulary or, of a model with learned positions, past the last.
         """
+        if logits != "none" and not self.config.readout:
+            raise AssayError(
+                f"{self.name} has no readout: it was trained for its hidden states; take model.hidden(tokens), or assay.embed(model, texts)"
+            )
+        if logits not in ("all", "last", "none") and not (type(logits) is int and 0 < logits <= tokens.shape[-1]):
+            raise AssayError(f"logits={logits!r}: choose all, last, none, or how many of the last tokens")
         x = self.hidden(tokens, state, valid=valid)
         if logits == "none":
             return None, state
-        x = site(self, "final_norm", self.final_norm(x[:, -1:] if logits == "last" else x))
+        if logits != "all":
+            x = x[:, -1 if logits == "last" else -logits :]
+        x = site(self, "final_norm", self.final_norm(x))
         return self._logits(x), state
 
     def hidden(

@@ -19,7 +19,7 @@ from assay.bench.speed.result import Ratio, Speed
 from assay.bench.speed.timing import Memory, middle, seconds, taking_turns, threads
 from assay.core import generation
 from assay.core.errors import AssayError
-from assay.core.linear import fast_bfloat16
+from assay.core.linear import compiled, fast_bfloat16
 from assay.core.transformer import Transformer
 
 WANTED = {
@@ -85,6 +85,7 @@ class _Bench:
             "cpu": _cpu(),
             "kernels": torch.backends.cpu.get_cpu_capability(),
             "bfloat16 in hardware": fast_bfloat16(),
+            "one-row kernels": "torch" if compiled() is None else "numba",
             "torch": torch.__version__,
         }
         settings = {
