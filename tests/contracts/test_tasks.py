@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+from collections import Counter
 
 import pytest
 from tests.contracts.under_test import parts
@@ -53,8 +54,10 @@ def made(task, n=4, seed=0, count="pieces", length=None) -> list[Example]:
     return list(task.examples(n, seed, length or LENGTHS[count], COUNTS[count]))
 
 
-def test_every_task_of_the_issue_is_known():
+def test_every_task_of_the_issues_is_known():
     wanted = {"needle", "multikey", "ppl", "restated", "recall", "text", "jsonl", "episodic", "duplicated", "fewshot"}
+    wanted |= {"multi_value", "multi_query", "variable_tracking", "common_words", "frequent_words", "passkey"}
+    wanted |= {"documents", "code_completion", "multi_turn"}
     assert wanted <= {card.name for card in CARDS}
 
 
@@ -107,6 +110,36 @@ def test_the_right_answer_scores_one_and_another_none(task):
         assert task.score(example, "") == 0
 
 
+def test_each_of_several_answers_counts_for_its_share_in_any_order(task):
+    for example in made(task):
+        answers = [answer.strip() for answer in example.answers]
+        if len(set(answers)) > 1 and task.match == "all":
+            assert task.score(example, "; ".join(reversed(answers))) == 1
+            fewer = [a for a in answers[1:] if answers[0].lower() not in a.lower()]
+            assert task.score(example, "; ".join(fewer)) == pytest.approx(len(fewer) / len(answers))
+        if task.any_order:
+            assert example.meta["max_tokens"] >= COUNTS["pieces"](" ".join(answers))
+        assert len(example.meta.get("turns", ())) in (0, len(answers) - 1)
+
+
+def test_the_question_alone_does_not_tell_the_answer(task):
+    examples = made(task, n=60) if generated(task) else made(task)
+    if task.metric == "nll":
+        assert not any(example.question for example in examples)
+        return
+    for example in examples:
+        asked = [example.question, *example.meta.get("turns", ())]
+        assert not any(answer.strip().lower() in text.lower() for answer in example.answers for text in asked)
+    if generated(task):  # always saying the same is right no oftener than among a few choices
+        assert Counter(example.answers for example in examples).most_common(1)[0][1] <= 0.4 * len(examples)
+
+
+def test_the_same_seed_asks_the_same_at_every_length(task):
+    short, long = (made(task, n=12, length=length) for length in (1024, 2000))
+    same = [a.question == b.question and a.answers == b.answers for a, b in zip(short, long, strict=True)]
+    assert sum(same) >= (10 if task.metric == "nll" else 12)  # a text may not reach back far enough before the place
+
+
 def test_metric_is_one_of_three(task):
     assert task.metric in ("answer", "nll", "generation")
     for example in made(task):
@@ -136,6 +169,13 @@ def test_generation_is_not_slow(task):
     start = time.process_time()
     made(task, n=20)
     assert time.process_time() - start < 2
+
+
+def test_data_are_never_slower_than_a_model(task):
+    made(task, n=1, count="quarters", length=4096)
+    start = time.process_time()
+    made(task, n=5, count="quarters", length=4096)
+    assert (time.process_time() - start) / 5 < 0.2
 
 
 def test_too_short_a_length_is_one_clear_line(task):

@@ -12,7 +12,7 @@ object: Episodic
 
 import numpy as np
 
-from assay.tasks.haystack import PREAMBLE, draw_facts, facts_in, value_spans, weave, within
+from assay.tasks.haystack import PREAMBLE, fact_and_others, facts_in, value_spans, weave, within
 from assay.tasks.task import Count, Example, Generated, fill
 from assay.tasks.text import corpus
 
@@ -34,7 +34,7 @@ class Episodic(Generated):
     def example(self, rng: np.random.Generator, length: int, count: Count) -> Example:
         firsts = rng.choice(self.haystack.sentences, self.episodes).tolist()
         home, depth = int(rng.integers(self.episodes)), float(rng.uniform(0.25, 0.75))
-        fact, *others = draw_facts(rng, facts_in(length, count, self.digits), self.digits)
+        fact, *others = fact_and_others(rng, facts_in(length, count, self.digits), self.digits)
 
         def build(words: int) -> Example:
             prose = _shares(round(words * (1 - self.share)), self.episodes)

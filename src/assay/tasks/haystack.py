@@ -14,12 +14,14 @@ import numpy as np
 from assay.core.errors import AssayError
 from assay.tasks.task import Count
 from assay.tasks.text import Corpus
-from assay.tasks.words import NOUNS, draw_keys, draw_numbers
+from assay.tasks.words import NOUNS, draw_keys, draw_numbers, draw_pairs
 
 PREAMBLE = (
     "Some special magic numbers are hidden within the following text. Make sure to memorize them. "
     "I will quiz you about the numbers afterwards.\n"
 )
+FILLER = "The road is long. The night is cool. A bell rings out. We walk on. Then it is day again.\n"
+GRID = 40  # places of a needle from the beginning to the end, no two needles at the same (RULER)
 _BREAK = re.compile(r"(?<=[.!?:])\s+(?=\S)|\n+(?=\S)")
 _LINE = re.compile(r"\n+(?=\S)")  # of code: only before a line that is not indented
 
@@ -87,9 +89,23 @@ def draw_facts(rng: np.random.Generator, n: int, digits: int) -> list[Fact]:
     return [Fact(*pair) for pair in zip(draw_keys(rng, n), draw_numbers(rng, n, digits), strict=True)]
 
 
+def draw_depths(rng: np.random.Generator, n: int) -> list[float]:
+    """n different depths of RULER's grid of forty, from 0 to 1."""
+    return (rng.permutation(GRID)[:n] / (GRID - 1)).tolist()
+
+
+def fact_and_others(rng: np.random.Generator, n: int, digits: int) -> list[Fact]:
+    """The fact that is asked for, the same whatever n is, and n others that look like it: keys are pairs of nouns."""
+    asked = Fact(*draw_pairs(rng, 1), *draw_numbers(rng, 1, digits))
+    keys, numbers = draw_pairs(rng, n + 1), draw_numbers(rng, n + 2, digits)
+    numbers = [number for number in numbers if number != asked.value] or numbers
+    others = [Fact(*pair) for pair in zip(keys, numbers, strict=False) if pair[0] != asked.key]
+    return [asked, *others[:n]]
+
+
 def facts_in(length: int, count: Count, digits: int) -> int:
     """How many facts `length` tokens may hold at most, roughly and rather too many."""
-    return min(5 * length // (4 * max(count(Fact("walnut", "8" * digits).sentence), 1)) + 8, len(NOUNS) ** 2)
+    return min(5 * length // (4 * max(count(Fact("walnut", "8" * digits).sentence), 1)) + 8, len(NOUNS) ** 2 - 1)
 
 
 def within(name: str, value: float, low: float, high: float, whole: bool = True) -> None:

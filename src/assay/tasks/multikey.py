@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from assay.tasks.haystack import PREAMBLE, draw_facts, facts_in, value_spans, weave, within
+from assay.tasks.haystack import PREAMBLE, draw_facts, fact_and_others, facts_in, value_spans, weave, within
 from assay.tasks.task import Count, Example, Generated, fill
 from assay.tasks.text import corpus
 from assay.tasks.words import NOUNS
@@ -51,7 +51,7 @@ class MultiKey(Generated):
 
     def _only_facts(self, rng: np.random.Generator, length: int, count: Count) -> Example:
         depth = float(rng.random())
-        facts = draw_facts(rng, facts_in(length, count, self.digits), self.digits)
+        facts = fact_and_others(rng, facts_in(length, count, self.digits), self.digits)
 
         def build(more: int) -> Example:
             used = facts[: 1 + more]

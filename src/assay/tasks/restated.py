@@ -74,12 +74,13 @@ class Restated(Generated):
         return _STATEMENT * self.variables
 
     def batch(
-        self, rows: int, length: int, seed: int
+        self, rows: int, length: int, seed: int, facts: np.random.Generator | None = None
     ) -> tuple[Int[np.ndarray, "rows tokens"], Bool[np.ndarray, "rows tokens"]]:
         """`rows` sequences of prompt, trace, question and answer, and which words are values stated before.
 
         Those are the values of restatements and the last word: what a model is trained to say. At most `length` words,
-        less by 3 at most. Raises AssayError where the trace would be too short for its variables.
+        less by 3 at most. `facts` draws what is asked and answered, where that must not depend on the length.
+        Raises AssayError where the trace would be too short for its variables.
         """
         steps = (length - self.prompt_words - 3) // _STATEMENT
         if steps < 2 * self.derived:
@@ -90,10 +91,11 @@ class Restated(Generated):
         rng = np.random.default_rng([seed, 2])
         which, known = self._trace(rng, rows, steps)
         total = self.variables + self.derived
-        name = 2 + rng.permuted(np.tile(np.arange(self.names), (rows, 1)), axis=1)[:, :total]
-        value = 2 + self.names + rng.integers(self.values, size=(rows, total))
+        facts = rng if facts is None else facts
+        name = 2 + facts.permuted(np.tile(np.arange(self.names), (rows, 1)), axis=1)[:, :total]
+        value = 2 + self.names + facts.integers(self.values, size=(rows, total))
         low, high = {"any": (0, total), "prompt": (0, self.variables), "trace": (self.variables, total)}[self.asked]
-        last = rng.integers(low, high, size=(rows, 1))
+        last = facts.integers(low, high, size=(rows, 1))
         told = np.concatenate([np.tile(np.arange(self.variables), (rows, 1)), which, last], axis=1)
         work = 2 + self.names + self.values + rng.integers(self.fillers, size=(*told.shape, _STATEMENT))
         states = told >= 0
@@ -130,7 +132,7 @@ class Restated(Generated):
 
         def build(more: int) -> Example:
             words = self.prompt_words + 3 + _STATEMENT * (least + more)
-            ids = self.batch(1, words, seed)[0][0]
+            ids = self.batch(1, words, seed, facts=np.random.default_rng([seed, 3]))[0][0]
             context, starts = decode(self.vocabulary, ids[:-3])
             question, _ = decode(self.vocabulary, ids[-3:-1])
             answer = self.vocabulary[ids[-1]]

@@ -2,7 +2,7 @@
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,8 @@ class Example:
     an answer. `spans` are the (start, end) characters of the context that state an answer: all copies, in order; empty
     where the context states none. `meta` always holds `seed` and `index`; a task of metric "generation" adds `prompt`,
     the characters of the context that are the prompt: the rest of the context stands for what the model generated.
+    `max_tokens` is how many tokens a written answer may have. `turns`: further questions, asked one after another of the
+    same cache; the first answer answers `question`, the next one the first of these, and so on.
     """
 
     context: str
@@ -39,6 +41,7 @@ class Task(ABC):
     """
 
     metric: ClassVar[Literal["answer", "nll", "generation"]] = "answer"
+    any_order: ClassVar[bool] = False  # several answers, in whatever order: what the model writes is scored
     match: Literal["all", "any"] = "all"
 
     @abstractmethod
@@ -78,6 +81,11 @@ def tokens(example: Example, count: Count) -> int:
     """Tokens of the prompt: read in one piece or as context and question apart, whichever is more."""
     together = count(example.context + example.question)
     return max(together, count(example.context) + count(example.question)) if example.question else together
+
+
+def room_for(answers: Sequence[str], count: Count) -> int:
+    """Tokens that an output may take to name all answers: twice what they need, and some."""
+    return 8 + 2 * count(" ".join(answers))
 
 
 def fill(build: Callable[[int], Example], length: int, count: Count, guess: int) -> Example:

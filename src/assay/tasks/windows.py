@@ -29,7 +29,10 @@ def window(corpus: Corpus, rng: np.random.Generator, length: int, continuation: 
             f"{corpus.name} holds {have:,} tokens, a window needs {length} + {continuation}; "
             f"take a length of at most {max(have - continuation - 1, 0)}"
         )
-    cut = int(rng.integers(earliest, total - tail + 1))
+    # drawn over the whole text until it fits, so that a seed takes the same place at all lengths that fit before it
+    cut = int(rng.integers(total - tail + 1))
+    while cut < earliest:
+        cut = int(rng.integers(total - tail + 1))
     while cut > earliest and corpus.inside_word(cut):
         cut -= 1
     before = largest(

@@ -1,8 +1,12 @@
 """Everyday words: keys of needles, and words with a category for labelling."""
 
+import functools
+import re
+
 import numpy as np
 
 from assay.core.errors import AssayError
+from assay.tasks.text import english
 
 CATEGORIES = {
     "animal": (
@@ -43,6 +47,13 @@ NOUNS = (
 ).split()
 
 
+@functools.cache
+def vocabulary() -> list[str]:
+    """Some thousand plain words of five to twelve letters, in lower case: those above and those of the English text."""
+    told = [*NOUNS, *(word for words in CATEGORIES.values() for word in words), english().text]
+    return sorted({word for text in told for word in re.findall(r"(?<![\w'-])[a-z]{5,12}(?![\w'-])", text.lower())})
+
+
 def draw_keys(rng: np.random.Generator, n: int) -> list[str]:
     """n different keys: single nouns if there are enough, else pairs such as `walnut-harbor`.
 
@@ -50,6 +61,11 @@ def draw_keys(rng: np.random.Generator, n: int) -> list[str]:
     """
     if n <= len(NOUNS):
         return [NOUNS[k] for k in rng.permutation(len(NOUNS))[:n]]
+    return draw_pairs(rng, n)
+
+
+def draw_pairs(rng: np.random.Generator, n: int) -> list[str]:
+    """n different pairs of nouns. Raises AssayError where there are too few."""
     pairs = len(NOUNS) ** 2
     if n > pairs:
         raise AssayError(f"there are {pairs:,} different keys at most, {n:,} were asked for")
@@ -65,3 +81,20 @@ def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
             drawn.update(dict.fromkeys(rng.integers(low, high, n - len(drawn)).tolist()))
         return [str(number) for number in drawn]
     return [str(number) for number in rng.integers(low, high, n)]
+
+
+def invented_names(rng: np.random.Generator, n: int) -> list[str]:
+    """n different names of three syllables that nobody bears, such as `Velmora`.
+
+    Raises AssayError where there are too few.
+    """
+    size = len(_SYLLABLES)
+    if n > size**3:
+        raise AssayError(f"there are {size**3:,} different names at most, {n:,} were asked for")
+    drawn = rng.choice(size**3, n, replace=False).tolist()
+    return [
+        (_SYLLABLES[k % size] + _SYLLABLES[k // size % size] + _SYLLABLES[k // size**2]).capitalize() for k in drawn
+    ]
+
+
+_SYLLABLES = [c + v + e for c in "bdfgklmnprstvz" for v in "aeiou" for e in ("", "n", "r")]
