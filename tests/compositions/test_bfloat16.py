@@ -7,8 +7,8 @@ import torch
 from tests.core.tiny import tiny, tokens
 
 from assay.core import registry
+from assay.core.compression import Compression
 from assay.core.expressions import build, parse
-from assay.core.policy import Compression
 
 POLICIES = [card.name for card in registry.cards("policy") if card.name != "full"]
 WRAPPED = {"adakv": "adakv(snapkv)", "twinkv": "twinkv(snapkv)"}

@@ -9,7 +9,7 @@ from tests.compositions.models import MODELS, some_tokens
 from torch import Tensor
 
 from assay.core.build import build
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.core.sites import edit
 from assay.core.state import ModelState
 from assay.core.transformer import Transformer

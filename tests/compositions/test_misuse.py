@@ -12,10 +12,10 @@ from tests.compositions.models import GATED, MODELS, SOFTMAX, built, some_tokens
 from assay.checkpoints import load, save
 from assay.core import registry
 from assay.core.build import build
+from assay.core.compression import Compression
 from assay.core.config import BlockConfig, Spec
 from assay.core.errors import AssayError, Refused
 from assay.core.generation import Options, generate_ids
-from assay.core.policy import Compression
 from assay.core.sites import record
 from assay.efficiency.quantize.weights import quantize_weights
 

@@ -13,9 +13,9 @@ from tests.contracts.under_test import parts
 
 from assay.core import registry
 from assay.core.build import accepted
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
 from assay.core.expressions import build
-from assay.core.policy import Compression
 from assay.core.state import Observed
 from assay.core.store import Store
 from assay.core.transformer import Transformer
@@ -45,6 +45,8 @@ def expressions() -> list[str]:
 
 EVERY = expressions()
 BOUNDED = [e for e in EVERY if build(e, "policy").bounded]
+RELAXED: dict[str, str] = {}  # kept keys keep their values and true positions, except where a policy is named here, with the reason
+STRICT = [e for e in BOUNDED if e not in RELAXED]
 MODELS = {
     "grouped": {},
     "one key-value head": {"kv_heads": 1},

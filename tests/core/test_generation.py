@@ -54,6 +54,14 @@ def test_a_batch_with_left_padding_equals_singles(model):
     assert generate_ids(model, PROMPTS, Options(max_tokens=15)) == [by_argmax(model, ids, 15) for ids in PROMPTS]
 
 
+def test_a_prompt_in_pieces_is_continued_the_same(model):
+    wanted = generate_ids(model, PROMPTS, Options(max_tokens=15))
+    for chunk in (1, 8, 1000):
+        assert generate_ids(model, PROMPTS, Options(max_tokens=15, prefill_chunk=chunk)) == wanted
+    with pytest.raises(AssayError, match="prefill_chunk=0"):
+        Options(prefill_chunk=0)
+
+
 def test_text_in_text_out(model):
     one = model.generate("héllo", max_tokens=12)
     assert one == Bytes().decode(by_argmax(model, Bytes().encode("héllo"), 12))

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.tiny_models import some_tokens, tiny
 
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
-from assay.core.policy import Compression, Policy, growing_heads, rank_per_owner, top_per_owner
+from assay.core.policy import Policy, growing_heads, rank_per_owner, top_per_owner
 
 
 class Oldest(Policy):

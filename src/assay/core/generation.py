@@ -14,10 +14,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.core import expressions
-from assay.core.arguments import check_kinds
+from assay.core.arguments import check_kinds, whole
 from assay.core.build import unbudgeted
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
-from assay.core.policy import Compression, Policy
+from assay.core.policy import Policy
+from assay.core.prefill import prefill
 from assay.core.sampling import choose
 from assay.core.state import ModelState
 
@@ -30,6 +32,7 @@ class Options:
     """How to continue. `stop`: strings that end a text (not part of it); `cache`: a policy with its budget, or `full`.
 
     `kv_format`: a number format that keys and values are held in; `attention`: a reader, for reading part of what is held.
+    `prefill_chunk`: feed the prompts so many tokens at a time, see `assay.core.prefill`; None: whole.
     """
 
     max_tokens: int = 64
@@ -42,6 +45,7 @@ class Options:
     cache: str = "full"
     kv_format: str | None = None
     attention: str | None = None
+    prefill_chunk: int | None = None
     add_bos: bool = True
 
     def __post_init__(self) -> None:
@@ -56,6 +60,7 @@ class Options:
         ):
             if not low <= getattr(self, name) <= high:
                 raise AssayError(f"{name}={getattr(self, name)} lies outside {low:g}..{high:g}")
+        whole("generation", prefill_chunk=self.prefill_chunk)
         if not all(isinstance(one, str) for one in self.stops):
             raise AssayError(f"stop={self.stop!r}: give texts")
         if not all(self.stops):
@@ -136,9 +141,7 @@ def _steps(model: Transformer, rows: Sequence[Sequence[int]], options: Options) 
         )
     if held is not None:
         held.attach(state)
-    logits, _ = model(tokens, state, valid=valid, logits="last")
-    if held is not None:
-        held.finish_prefill()
+    logits = prefill(model, tokens, state, valid=valid, chunk=options.prefill_chunk, held=held)
     while True:
         token = choose(
             logits[:, -1],

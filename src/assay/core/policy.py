@@ -1,19 +1,16 @@
-"""What is kept of a growing cache: the interface of cache policies, and the driver that holds one to its budget."""
+"""What is kept of a growing cache: the interface of cache policies."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.arguments import whole
-from assay.core.budget import Budget
-from assay.core.errors import AssayError
 from assay.core.state import ModelState, Observed
 from assay.core.store import Store
 
@@ -30,7 +27,8 @@ class Policy(ABC):
 
     bounded = True  # False: keeps everything, whatever the budget
     inner: Policy | None = None  # what a wrapper wraps
-    brief = False  # its columns serve the first compaction only and are dropped there
+    brief = False  # its columns serve the compaction at the end of a prefill only and are dropped there
+    filling = False  # now: more of the context is to come, what goes is dropped between two pieces of it
 
     def __init__(self, *, sink: int = 4, recent: int = 32, prompt: bool = False) -> None:
         whole("pins", 0, sink=sink, recent=recent)
@@ -42,7 +40,12 @@ class Policy(ABC):
         """Called after every append to an eligible layer, prefill and decoding alike, without gradients."""
 
     def finish_prefill(self, layer: int, store: Store) -> None:
-        """Called once a layer when the whole context is in, before anything is dropped."""
+        """Called once a layer when the whole context is in, before anything of it is dropped.
+
+        Of a context that is fed in pieces, after each piece (with `filling`, all but the last time): then `store` holds
+        what the pieces before have left and the new piece, and earlier calls have seen the rest. A further turn calls it
+        again in the same way.
+        """
 
     @abstractmethod
     def score(self, layer: int, store: Store) -> Float[Tensor, "stored"]:
@@ -59,6 +62,13 @@ class Policy(ABC):
     ) -> Int[Tensor, "kept"]:
         """Indices into `store.flat()` that stay: as many an owner as its budget says (all, where it holds fewer)."""
         return top_per_owner(scores, store.flat().owner, budget)
+
+    def spares(self, stores: Mapping[int, Store]) -> Bool[Tensor, "batch"] | None:
+        """Sequences that stay whole, whatever the budget, because a gate says so; None of a policy without a gate."""
+        return None
+
+    def after_keep(self, layer: int, store: Store) -> None:
+        """Called once what was not kept is gone, for policies that change what stays."""
 
     def limits(self, kv_heads: list[int]) -> str | None:
         """One line where this policy cannot do all it should with so many key-value heads in each growing layer."""
@@ -113,172 +123,3 @@ def rank_per_owner(scores: Float[Tensor, "stored"], owner: Int[Tensor, "stored"]
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(owner), device=owner.device) - (held.cumsum(0) - held)[owner[order]]
     return rank
-
-
-class Compression:
-    """One policy held to one budget on one running state.
-
-    `attach(state)`, feed the context, `finish_prefill()`; while generating, `hold()` after every step: what is held
-    never exceeds the budget by more than the tokens of the step just taken, and up to `slack` tokens are freed at once
-    so that scores are not computed at every step. Each sequence of a batch is treated as if it were alone.
-    """
-
-    def __init__(self, policy: Policy, budget: Budget | str | float, *, slack: int = 16) -> None:
-        if not isinstance(policy, Policy):
-            raise AssayError(f"a cache is held to a budget by a Policy, not by a {type(policy).__name__}")
-        self.policy, self.budget, self.slack = policy, Budget.parse(budget), slack
-        if not policy.bounded and not self.budget.everything:
-            raise AssayError(f"a policy that keeps everything cannot hold a budget of {self.budget}: give it 1")
-        self.state: ModelState | None = None
-        self.ceiling: list[int] | None = None  # tokens a key-value head may hold on average, by sequence
-        self.pins: list[int] = []
-        self.prompt_end: Int[Tensor, "batch"] | None = None
-        self.peak_bytes = 0
-
-    def attach(self, state: ModelState) -> Compression:
-        """Listen to what the eligible layers append. Several compressions may listen to one prefill."""
-        self.state = state
-        for layer in state.growing():
-            state.layers[layer].observers += (_Listener(self.policy, layer),)
-        return self
-
-    def fork(
-        self,
-        state: ModelState,
-        budget: Budget | str | float | None = None,
-        *,
-        index: Sequence[int] | Int[Tensor, "new_batch"] | None = None,
-    ) -> Compression:
-        """The same policy with what it has observed so far, on a fork of the state it observed, or on `reorder(index)` of it.
-
-        Raises AssayError where the state has another number of sequences.
-        """
-        twin = Compression(copy.deepcopy(self.policy), self.budget if budget is None else budget, slack=self.slack)
-        mine = range(len(self._running().seen)) if index is None else [int(i) for i in index]
-        if len(mine) != len(state.seen):
-            raise AssayError(
-                f"{len(mine)} sequences were compressed, the state has {len(state.seen)}: give reorder's index"
-            )
-        twin.ceiling = None if self.ceiling is None else [self.ceiling[i] for i in mine]
-        twin.pins = [self.pins[i] for i in mine] if self.pins else []
-        twin.prompt_end = None if self.prompt_end is None else self.prompt_end[list(mine)]
-        return twin.attach(state)
-
-    @torch.no_grad()
-    def finish_prefill(self, *, context: Int[Tensor, "batch"] | None = None) -> None:
-        """The context is in: fix the ceiling and compress to it. Called again after a further turn, it fixes a new ceiling.
-
-        `context`: the length that a ratio is taken of, if not what was seen. What other policies remembered in this
-        state is dropped. Raises AssayError where the budget is smaller than the pins.
-        """
-        state = self._running()
-        stores = state.growing()
-        if not self.budget.everything:
-            if state.holder not in (None, self):
-                raise AssayError("another policy holds this state to its budget already: fork the state before")
-            state.holder = self
-        self._forget_others(stores)
-        self.peak_bytes = max(self.peak_bytes, state.bytes)
-        if self.prompt_end is None:
-            self.prompt_end = state.seen.clone()
-        for layer, store in stores.items():
-            self.policy.finish_prefill(layer, store)
-        passing = {p.tag for p in self.policy.chain() if p.brief}
-        lengths = state.seen if context is None else context.to(state.seen.device)
-        self.ceiling = self.budget.tokens(lengths, list(stores.values()), passing).tolist()
-        if not self.budget.everything and stores:
-            self.pins = self._count_pins(lengths)
-            self._shrink(self.ceiling)
-
-    @torch.no_grad()
-    def hold(self) -> None:
-        """Bring the cache back under its ceiling, if a step has taken it above."""
-        if self.ceiling is None:
-            raise AssayError("hold() before finish_prefill(): the ceiling is not known yet")
-        if not self.budget.everything and self.pins:  # without a growing layer there is nothing to hold
-            spared = [c - min(c // 8, self.slack) for c in self.ceiling]
-            self._shrink([max(s, min(c, p)) for s, c, p in zip(spared, self.ceiling, self.pins, strict=True)])
-
-    def _shrink(self, target: list[int]) -> None:
-        state = self._running()
-        stores = state.growing()
-        above = self._above(list(stores.values()))
-        if not any(above):
-            return
-        self.peak_bytes = max(self.peak_bytes, state.bytes)
-        scores = {
-            layer: self.policy.score(layer, store).masked_fill(self._pinned(store), torch.inf)
-            for layer, store in stores.items()
-        }
-        device = state.seen.device
-        budgets = self.policy.allot(scores, stores, torch.tensor(target, device=device))
-        untouched = ~torch.tensor(above, device=device)
-        for layer, store in stores.items():
-            everything = untouched.repeat_interleave(store.kv_heads)
-            budget = budgets[layer].masked_fill(everything, max(store.counts))
-            store.keep(self.policy.keep(layer, store, scores[layer], budget))
-
-    def _above(self, stores: list[Store]) -> list[bool]:
-        """Which sequences hold more over all these layers than the ceiling allows (heads and layers may share unevenly)."""
-        batch = len(self.ceiling or [])
-        if not stores or not self.ceiling:
-            return [False] * batch
-        heads = sum(s.kv_heads for s in stores)
-        return [
-            sum(sum(s.counts[b * s.kv_heads : (b + 1) * s.kv_heads]) for s in stores) > self.ceiling[b] * heads
-            for b in range(batch)
-        ]
-
-    def _pinned(self, store: Store) -> Bool[Tensor, "stored"]:
-        state, flat = self._running(), store.flat()
-        sequence = flat.owner // store.kv_heads
-        pinned = (flat.positions < self.policy.sink) | (flat.positions >= state.seen[sequence] - self.policy.recent)
-        if self.policy.prompt and self.prompt_end is not None:
-            pinned |= flat.positions < self.prompt_end[sequence]
-        return pinned
-
-    def _count_pins(self, lengths: Int[Tensor, "batch"]) -> list[int]:
-        policy, ceiling, ends = self.policy, self.ceiling or [], self.prompt_end
-        first = (
-            [max(policy.sink, end) if policy.prompt else policy.sink for end in ends.tolist()]
-            if ends is not None
-            else []
-        )
-        pins = [f + policy.recent for f in first]
-        for allowed, pinned, length in zip(ceiling, pins, lengths.tolist(), strict=True):
-            if allowed < pinned:
-                raise AssayError(
-                    f"budget {self.budget} leaves {allowed} tokens (context: {length}) but {pinned} are pinned"
-                    f" (sink={policy.sink}, recent={policy.recent}, prompt={policy.prompt}): raise it or pin fewer"
-                )
-            if allowed < 1:
-                raise AssayError(f"budget {self.budget} holds not even one token: raise it")
-        return pins
-
-    def _forget_others(self, stores: Mapping[int, Store]) -> None:
-        mine = set() if self.budget.everything else {p.tag for p in self.policy.chain()}
-        for store in stores.values():
-            for name in store.remembered():
-                if name.partition("/")[0] not in mine:
-                    store.forget(name)
-        for layer in stores:
-            held = self._running().layers[layer]
-            listening = [o for o in held.observers if isinstance(o, _Listener)]
-            gone = [o for o in listening if (o.policy is self.policy) == self.budget.everything]
-            held.observers = tuple(o for o in held.observers if o not in gone)
-
-    def _running(self) -> ModelState:
-        if self.state is None:
-            raise AssayError("this compression is not attached to a state: call attach(state) first")
-        return self.state
-
-
-class _Listener:
-    """Hands what one layer appends to one policy."""
-
-    def __init__(self, policy: Policy, layer: int) -> None:
-        self.policy, self.layer = policy, layer
-
-    @torch.no_grad()
-    def __call__(self, store: Store, seen: Observed) -> None:
-        self.policy.observe(self.layer, store, seen)

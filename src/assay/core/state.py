@@ -16,6 +16,9 @@ from assay.core.format import Format
 from assay.core.reading import Plan, Query, Reader, read_held
 from assay.core.store import Store, distinct_bytes
 
+# Turns queries or keys, as they are before rotation ("batch heads tokens dim"), to these positions ("batch tokens").
+Turn = Callable[[Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -30,6 +33,7 @@ class Observed:
     valid: Bool[Tensor, "batch tokens"] | None
     scale: float  # what q @ k is multiplied by before the softmax
     softcap: float | None = None
+    turn: Turn | None = None  # how the layer rotates; None where it does not
 
 
 class State(ABC):
@@ -40,6 +44,7 @@ class State(ABC):
     window: int | None = None  # such a mixer looks no further back than this
     observers: tuple[Callable[[Store, Observed], None], ...] = ()
     reader: Reader | None = None  # reads part of the store instead of all of it
+    plan: Plan | None = None  # the reader's last one
 
     @abstractmethod
     def tensors(self) -> list[Tensor]: ...
@@ -76,7 +81,6 @@ class AttentionState(State):
         self.window = window
         self.seen = torch.zeros(batch, dtype=torch.long, device=device)
         self.lost = torch.full_like(self.seen, -1)  # the last position that trimming has dropped
-        self.plan: Plan | None = None
 
     def read(self, query: Query) -> Float[Tensor, "batch heads tokens dim_v"]:
         """What the state's reader reads for these queries; its plan is handed on to the next step."""

@@ -229,6 +229,13 @@ class Store:
         self.arrays, self.owner = layout.moved(self.arrays, slots, counts, page, counts)
         self.counts, self._written = counts, None
 
+    def set_keys(self, indices: Int[Tensor, "some"], keys: Float[Tensor, "some dim"]) -> None:
+        """Other keys in the place of those of these entries of `flat()`, held as the others are."""
+        slots = self.slots()[indices]
+        for name, new in self._coded("k", keys[None, None].to(self.dtype)).items():
+            t = self.arrays[name]
+            self.arrays[name] = t.flatten(0, 1).index_copy(0, slots, new[0].to(t.dtype)).view_as(t)
+
     def _lay_out(self, room: list[int], page: int) -> None:
         """Pages of this size, with room for so many tokens an owner."""
         self.arrays, self.owner = layout.moved(self.arrays, self.slots(), self.counts, page, room)

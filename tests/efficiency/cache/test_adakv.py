@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.contracts.tiny_models import some_tokens, tiny
 
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
-from assay.core.policy import Compression
 from assay.core.store import Store
 from assay.efficiency.cache.adakv import AdaKV
 from assay.efficiency.cache.keydiff import KeyDiff

@@ -7,8 +7,8 @@ import torch
 from tests.contracts.tiny_models import some_tokens, tiny
 from tests.efficiency.cache.stores import fed, observed
 
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
-from assay.core.policy import Compression
 from assay.efficiency.cache import common
 from assay.efficiency.cache.h2o import H2O
 

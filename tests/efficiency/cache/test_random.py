@@ -5,7 +5,7 @@ from scipy import stats
 from tests.contracts.tiny_models import some_tokens, tiny
 from tests.efficiency.cache.stores import fed, observed
 
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.efficiency.cache.random import Random
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.core.store import Store
 from assay.efficiency.cache.random_attention import RandomAttention
 

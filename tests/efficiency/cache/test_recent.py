@@ -3,7 +3,7 @@
 import torch
 from tests.contracts.tiny_models import some_tokens, tiny
 
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.efficiency.cache.recent import Recent
 
 

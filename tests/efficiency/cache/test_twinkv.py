@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.contracts.tiny_models import some_tokens, tiny
 from tests.efficiency.cache.stores import fed, observed
 
+from assay.core.compression import Compression
 from assay.core.errors import AssayError
-from assay.core.policy import Compression, Policy, top_per_owner
+from assay.core.policy import Policy, top_per_owner
 from assay.efficiency.cache.adakv import AdaKV
 from assay.efficiency.cache.keydiff import KeyDiff
 from assay.efficiency.cache.snapkv import SnapKV

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from assay.bench.compare.prefill import Prefill, now
 from assay.bench.compare.prompts import Prompt
-from assay.core.policy import Compression, Policy
+from assay.core.compression import Compression
+from assay.core.policy import Policy
 from assay.core.state import ModelState
 from assay.core.store import Store
 

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from assay.core.policy import Compression, Policy
+from assay.core.compression import Compression
+from assay.core.policy import Policy
 from assay.core.state import ModelState, Observed
 from assay.core.store import Store
 

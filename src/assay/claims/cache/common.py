@@ -13,7 +13,8 @@ from torch import Tensor
 from assay.bench.compare.measure import Bench, Extras
 from assay.bench.compare.prompts import Prompt, tokenise
 from assay.core.build import build
-from assay.core.policy import Compression, Policy
+from assay.core.compression import Compression
+from assay.core.policy import Policy
 from assay.tasks import resolve
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from assay.claims import Evidence, claim
 from assay.claims.cache.common import grid, largest_change, policies_named, prompts
 from assay.core.build import build
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.core.store import Store
 
 ARMS = ("nestedkv", "nestedkv(keys=before)", "keydiff", "knorm", "recent", "snapkv", "h2o", "random")

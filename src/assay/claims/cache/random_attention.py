@@ -19,7 +19,7 @@ import torch
 from assay.claims import Evidence, claim
 from assay.claims.cache.common import Scores, grid, largest_change, policies_named
 from assay.core.build import build
-from assay.core.policy import Compression
+from assay.core.compression import Compression
 from assay.core.state import AttentionState, ModelState
 from assay.core.store import Store
 from assay.tasks.statistics import chi_square_uniform

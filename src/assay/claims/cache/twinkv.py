@@ -20,7 +20,8 @@ from torch import Tensor
 from assay.claims import Evidence, claim
 from assay.claims.cache.common import grid, largest_change, policies_named, prompts
 from assay.core.build import build
-from assay.core.policy import Compression, Policy
+from assay.core.compression import Compression
+from assay.core.policy import Policy
 from assay.core.store import Store
 from assay.efficiency.cache.common import Wrapper
 from assay.efficiency.cache.twinkv import repair

@@ -10,7 +10,7 @@ lowers the number of orphans and no donor becomes one.
 
 t = 0.9, cap = 10 %, keys before rotation and the order of donors are choices. Keys before rotation are stored from the
 context's beginning until the repair at the end of prefill, and dropped then; with `generating` they stay (and count as
-bytes) and every later compaction is repaired too.
+bytes) and every later compaction is repaired too. Of a context fed in pieces every piece's compaction is repaired.
 
 seam: policy
 row: D51
@@ -87,11 +87,11 @@ class TwinKV(Wrapper):
         return note is not None and bool(note.all())
 
     def _due(self, store: Store, rows: Rows, kept: Bool[Tensor, "owners longest"]) -> Bool[Tensor, "owners"]:
-        """Owners to repair: those of a sequence that drops something, the first time only unless `generating`."""
+        """Owners to repair: those of a sequence that drops something; after prefill the first time only, unless `generating`."""
         drops = (kept.sum(1) < rows.held).view(store.batch, -1).any(1)
-        name = self.named("repaired")
-        before = torch.zeros_like(drops) if self.generating else store.notes.get(name, torch.zeros_like(drops))
-        if not self.generating:
+        name, always = self.named("repaired"), self.generating or self.filling
+        before = torch.zeros_like(drops) if always else store.notes.get(name, torch.zeros_like(drops))
+        if not always:
             store.notes[name] = before | drops
         return (drops & ~before).repeat_interleave(store.kv_heads)
 
