@@ -1,6 +1,6 @@
 """Seam 5: what every cache policy owes, held against every policy that the registry knows and some wrapped in others.
 
-Named exception: `full` keeps everything and takes no other budget.
+Named exceptions: `full` keeps everything and takes no other budget; what RELAXED names changes the keys it keeps.
 """
 
 import inspect
@@ -40,12 +40,19 @@ def expressions() -> list[str]:
         "twinkv(random, threshold=0.5, cap=0.5, generating=True)",
         "nestedkv(keys=before, mixing=kurtosis, blocks=16)",
         "random_attention(draw=fresh)",
+        "pyramidkv(keydiff, beta=3)",
+        "expected_attention(covariance=False, epsilon=0.02)",
+        "streaming_llm(rerotate=True)",
     ]
 
 
 EVERY = expressions()
 BOUNDED = [e for e in EVERY if build(e, "policy").bounded]
-RELAXED: dict[str, str] = {}  # kept keys keep their values and true positions, except where a policy is named here, with the reason
+# Kept keys keep their values and true positions, except where a policy is named here, with the reason and what it comes to.
+RELAXED = {
+    "streaming_llm(rerotate=True)": "counts positions within the cache, as published: sinks' keys are turned towards the "
+    "window, and no prompt is pinned. tests/efficiency/cache/test_streaming_llm.py holds it to what it should give instead",
+}
 STRICT = [e for e in BOUNDED if e not in RELAXED]
 MODELS = {
     "grouped": {},
@@ -108,7 +115,7 @@ def test_a_budget_of_everything_changes_no_logit(expression):
 
 
 @pytest.mark.parametrize("shape", MODELS)
-@pytest.mark.parametrize("expression", BOUNDED)
+@pytest.mark.parametrize("expression", STRICT)
 def test_kept_sets_replayed_as_a_mask_on_the_full_model_give_the_same_logits_at_every_step(expression, shape):
     model, tokens = tiny(**MODELS[shape]), some_tokens(END + 20)
     held = compression(expression, 0.4)
@@ -128,7 +135,7 @@ def test_kept_sets_replayed_as_a_mask_on_the_full_model_give_the_same_logits_at_
     torch.testing.assert_close(torch.cat(given, 1), wanted[:, CONTEXT - 1 :], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("expression", BOUNDED)
+@pytest.mark.parametrize("expression", STRICT)
 def test_what_is_kept_is_unchanged_and_at_its_true_position(expression):
     model, tokens = tiny(), some_tokens(CONTEXT)
     whole, _ = prefilled(model, None, tokens)
@@ -154,7 +161,7 @@ def test_pins_stay_and_the_budget_is_exact_after_prefill_and_held_while_generati
         assert limit - 4 * 3 <= total(state) <= limit  # an eighth at most is freed ahead
 
 
-@pytest.mark.parametrize("expression", BOUNDED)
+@pytest.mark.parametrize("expression", STRICT)
 def test_the_prompt_can_be_pinned(expression):
     model, tokens = tiny(), some_tokens(END)
     held = compression(expression, "60tok", prompt=True)

@@ -167,5 +167,8 @@ class Wrapper(Policy):
     ) -> Int[Tensor, "kept"]:
         return self.inner.keep(layer, store, scores, budget)
 
+    def after_keep(self, layer: int, store: Store) -> None:
+        self.inner.after_keep(layer, store)
+
     def limits(self, kv_heads: list[int]) -> str | None:
         return self.inner.limits(kv_heads)

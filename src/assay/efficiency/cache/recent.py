@@ -1,13 +1,12 @@
 """Keep the first tokens and the last ones: attention sinks and a window.
 
-score = position, so that beside the pinned sinks the latest tokens stay. Keys keep the positions they were made at,
-where the paper numbers the positions anew within the cache (which matters only past the trained context).
+score = position, so that beside the pinned sinks the latest tokens stay. `streaming_llm` is the published method, which can
+count positions within the cache; this is the dull baseline of the same set.
 
 seam: policy
 row: -
-source: Xiao et al. 2023, Efficient Streaming Language Models with Attention Sinks (arXiv:2309.17453)
+source: -
 object: Recent
-aliases: streaming_llm
 """
 
 from __future__ import annotations

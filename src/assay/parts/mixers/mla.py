@@ -30,7 +30,7 @@ from assay.core.norms import Norm
 from assay.core.pages import Pages
 from assay.core.reading import Query
 from assay.core.sites import site, wanted
-from assay.core.state import AttentionState, Observed
+from assay.core.state import AttentionState, Observed, Turn
 
 
 class MLA(Mixer):
@@ -98,7 +98,16 @@ class MLA(Mixer):
         before = torch.cat([content, rotary], -1), torch.cat([latent, key], -1)
         rotary, key = self.position.rotate(rotary, key, positions)
         q, k = site(self, "q", torch.cat([content, rotary], -1)), site(self, "k", torch.cat([latent, key], -1))
-        return Observed(q, k, k[..., : self.latent], *before, positions, valid, self.scale)
+        return Observed(q, k, k[..., : self.latent], *before, positions, valid, self.scale, turn=self._turn())
+
+    def _turn(self) -> Turn:
+        rotate, latent = self.position.rotate, self.latent
+
+        def turn(x: Tensor, positions: Tensor) -> Tensor:
+            still, rotary = x[..., :latent], x[..., latent:]
+            return torch.cat([still, rotate(rotary, rotary[:, :0], positions)[0]], -1)
+
+        return turn
 
     def _read(self, seen: Observed, state: AttentionState) -> Float[Tensor, "batch heads tokens latent"]:
         if not wanted(self, "scores", "pattern"):

@@ -28,7 +28,7 @@ from assay.core.mixer import Cost, Mixer
 from assay.core.norms import Norm
 from assay.core.reading import Query, read_held
 from assay.core.sites import site, wanted
-from assay.core.state import AttentionState, Observed
+from assay.core.state import AttentionState, Observed, Turn
 from assay.core.store import Pages, Store
 
 
@@ -117,7 +117,13 @@ class SoftmaxAttention(Mixer):
             alone = k is k_before
             k, v = k.to(self._held_in(k)), v.to(self._held_in(k))
             k_before = k if alone else k_before
-        return Observed(q, k, v, q_before, k_before, positions, valid, self.scale, self.softcap)
+        return Observed(q, k, v, q_before, k_before, positions, valid, self.scale, self.softcap, self._turn())
+
+    def _turn(self) -> Turn | None:
+        if self.position is None:
+            return None
+        rotate = self.position.rotate
+        return lambda x, positions: rotate(x, x[:, :0], positions)[0]
 
     def _held_in(self, k: Tensor) -> torch.dtype:
         """Keys and values of a model stored in 16 bits are held in 16 bits too."""
