@@ -167,6 +167,9 @@ class Wrapper(Policy):
     ) -> Int[Tensor, "kept"]:
         return self.inner.keep(layer, store, scores, budget)
 
+    def spares(self, stores: Mapping[int, Store]) -> Bool[Tensor, "batch"] | None:
+        return self.inner.spares(stores)
+
     def after_keep(self, layer: int, store: Store) -> None:
         self.inner.after_keep(layer, store)
 

@@ -31,9 +31,9 @@ from assay.core.errors import AssayError
 from assay.core.policy import Policy
 from assay.core.state import Observed
 from assay.core.store import Store
+from assay.efficiency.cache.attending import Queries, QueryWindow, attention
 from assay.efficiency.cache.common import SCORES, Rows
 from assay.efficiency.cache.leverage import leverage, ridge_of
-from assay.efficiency.cache.attending import Queries, QueryWindow, attention
 
 
 class Jacap(Policy):
