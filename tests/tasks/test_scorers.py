@@ -4,9 +4,10 @@ from hypothesis import strategies as st
 from assay.tasks.scorers import contains, string_match_all, string_match_part
 
 
-def test_match_ignores_case_and_surrounding_space_and_reads_control_characters_as_space():
+def test_match_ignores_case_and_surrounding_space_but_not_breaks_within_an_answer():
     assert contains(" The number is\n4417.", "4417")
-    assert contains("RED\tapple", "red Apple ")
+    assert contains("a RED apple", "red Apple ") and not contains("red\tapple", "red apple")
+    assert contains("red\tapple", "red\napple")
     assert not contains("4 417", "4417")
 
 

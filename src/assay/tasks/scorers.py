@@ -10,7 +10,7 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 def contains(output: str, answer: str) -> bool:
-    """Whether the output holds the answer, case aside, control characters read as spaces. An empty answer never is."""
+    """Whether the output holds the answer, case aside, any control character read as a line's end. An empty answer never is."""
     wanted = _plain(answer)
     return bool(wanted) and wanted in _plain(output)
 
@@ -26,4 +26,4 @@ def string_match_part(output: str, answers: Sequence[str]) -> float:
 
 
 def _plain(text: str) -> str:
-    return _CONTROL.sub(" ", text).strip().lower()
+    return _CONTROL.sub("\n", text).strip().lower()
