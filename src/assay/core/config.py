@@ -53,6 +53,7 @@ class TransformerConfig:
     final_norm: bool = True
     logit_softcap: float | None = None
     causal: bool = True
+    readout: bool = True  # whether it was trained to give logits
 
     def __post_init__(self) -> None:
         for name, least in (("vocab_size", 1), ("width", 1), ("context", 1), ("learned_positions", 0)):

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from assay.checkpoints.families.common import Absorbed, Family, Layout, cannot, required, shared, trunk
+from assay.checkpoints.families.common import Family, cannot, required, shared, trunk
+from assay.checkpoints.families.layout import Absorbed, Layout
 from assay.core.config import BlockConfig, NormConfig, Spec, TransformerConfig
 from assay.core.errors import AssayError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from assay.checkpoints.gguf_file import GGUFFile
-
 
 def read(raw: dict[str, Any]) -> TransformerConfig:
-    if raw.get("position_embedding_type", "absolute") != "absolute" or raw.get("is_decoder"):
-        raise AssayError("BERT with relative positions or as a decoder is not supported")
+    for entry, usual in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if raw.get(entry, usual) != usual:
+            raise AssayError(f"BERT with {entry}={raw[entry]!r} is not supported")
     width, heads, layers, hidden, positions, vocabulary = required(
         raw,
         "hidden_size",
@@ -47,11 +47,13 @@ def read(raw: dict[str, Any]) -> TransformerConfig:
         embed_norm=True,
         final_norm=False,
         causal=False,
+        readout=False,
     )
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:
-    trunk(config, "bert", learned_positions=config.context, embed_norm=True, final_norm=False, causal=False, tied=True)
+    encoder = {"embed_norm": True, "final_norm": False, "causal": False, "tied": True, "readout": False}
+    trunk(config, "bert", learned_positions=config.context, **encoder)
     attention = shared(config, "bert", "mixer", "bidirectional", heads=None, kv_heads=None, bias=False)
     feed = shared(config, "bert", "channel", "mlp", hidden=None, activation="gelu", bias=False)
     if attention["kv_heads"] not in (None, attention["heads"]):
@@ -73,10 +75,6 @@ def write(config: TransformerConfig) -> dict[str, Any]:
         "hidden_act": feed["activation"],
         "layer_norm_eps": config.norm.eps,
     }
-
-
-def read_gguf(file: GGUFFile) -> dict[str, Any]:
-    raise AssayError(f"{file.path}: BERT is read from a Hugging Face folder, not from GGUF")
 
 
 _SEGMENTS = 2
@@ -108,7 +106,6 @@ FAMILY = Family(
     gguf_architecture="bert",
     read=read,
     write=write,
-    read_gguf=read_gguf,
     folder=Layout(
         {
             "embed": "embeddings.word_embeddings",
@@ -125,6 +122,5 @@ FAMILY = Family(
         ignored=r"^pooler\.|\.position_ids$",
         renamed=((r"^bert\.", ""), (r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     ),
-    gguf=Layout({}),
     causal=False,
 )
