@@ -24,8 +24,11 @@ def options() -> dict[str, list[Any]]:
         "window": [9],
         "softcap": [3.0],
         "qk_norm": [{"kind": "rms"}],
+        "qk_norm_whole": [True],
         "bias": [True],
-        "position": [{"part": card.name} for card in registry.cards("position")],
+        "position": [
+            {"part": card.name} for card in sorted(registry.cards("position"), key=lambda c: c.name != "rope")
+        ],
         "activation": ["gelu_new"],
         "interleaved": [True],
         "fraction": [0.5],
@@ -34,6 +37,13 @@ def options() -> dict[str, list[Any]]:
             {"kind": "dynamic", "factor": 2.0, "original": 4096},
             {"kind": "llama3", "factor": 8.0, "low": 1.0, "high": 4.0, "original": 64},
             {"kind": "yarn", "factor": 4.0, "original": 64},
+            {
+                "kind": "longrope",
+                "short": [1.0, 1.1, 1.3, 2.0],
+                "long": [1.0, 2.0, 4.0, 9.0],
+                "original": 4096,
+                "attention_factor": 1.1,
+            },
         ],
     }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from assay.core.mixer import Position
 
 # A law may be relaxed only by name, with the reason.
-STRETCHES = {"yarn": "as published, cos and sin are multiplied by an attention factor"}
+STRETCHES = dict.fromkeys(("yarn", "longrope"), "as published, cos and sin are multiplied by an attention factor")
 
 DIM = SIZES["head_dim"]
 every_position = pytest.mark.parametrize(("name", "chosen"), builds("position"))

@@ -15,9 +15,10 @@ from assay.core.store import Store
 
 
 class Naive:
-    """Attention by loops over sequences, heads and queries, from what an observer is shown."""
+    """Attention by loops over sequences, heads and queries, from what an observer is shown and the mixer's position adds."""
 
-    def __init__(self) -> None:
+    def __init__(self, mixer: Mixer) -> None:
+        self.position = getattr(mixer, "position", None)
         self.k: dict[tuple[int, int, int], Tensor] = {}
         self.v: dict[tuple[int, int, int], Tensor] = {}
 
@@ -49,6 +50,10 @@ class Naive:
                     scores = torch.stack([seen.q[b, h, t] @ self.k[at] * seen.scale for at in read])
                     if seen.softcap is not None:
                         scores = seen.softcap * (scores / seen.softcap).tanh()
+                    if self.position is not None and self.position.biased:
+                        at = torch.tensor([place[2] for place in read])
+                        bias = self.position.bias(torch.tensor([[now]]), at.expand(1, heads, -1))
+                        scores = scores + bias[0, h, 0]
                     out[b, h, t] = scores.softmax(0) @ torch.stack([self.v[at] for at in read])
         return out
 
@@ -72,7 +77,8 @@ def uneven(store: Store) -> Tensor:
 @every_causal_mixer
 @torch.no_grad()
 def test_uneven_heads_read_as_a_naive_masked_softmax_does(name, chosen):
-    mixer, naive = make("mixer", name, chosen), Naive()
+    mixer = make("mixer", name, chosen)
+    naive = Naive(mixer)
     state = mixer.start(2)
     if state.store is None:
         pytest.skip("keeps nothing for each token")
@@ -94,7 +100,8 @@ def test_uneven_heads_read_as_a_naive_masked_softmax_does(name, chosen):
 @torch.no_grad()
 def test_even_gaps_are_not_taken_for_a_full_cache(name, chosen):
     """All heads drop equally many tokens, so the layout stays dense while positions have holes."""
-    mixer, naive = make("mixer", name, chosen), Naive()
+    mixer = make("mixer", name, chosen)
+    naive = Naive(mixer)
     state = mixer.start(2)
     if state.store is None:
         pytest.skip("keeps nothing for each token")

@@ -171,7 +171,7 @@ def scores_of(
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     added = None if bias is None else bias(q_positions, at)
-    scores = scores if added is None else scores + added
+    scores = scores if added is None else scores + added.to(scores.dtype)
     return scores.masked_fill(~visible(q_positions[:, None], at, window), -torch.inf), v
 
 

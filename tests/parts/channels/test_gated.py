@@ -16,6 +16,7 @@ BY_HAND = {
     "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
     "gelu_pytorch_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
 }
+BY_HAND["gelu_fast"] = BY_HAND["gelu_new"]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

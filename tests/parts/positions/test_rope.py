@@ -79,6 +79,20 @@ def test_dynamic_scaling_equals_that_of_transformers_at_the_length_so_far(length
     torch.testing.assert_close(turned[0, 0], torch.cat([angle.cos(), angle.sin()], -1), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [5, 512, 513, 700])
+def test_longrope_divides_by_the_long_list_once_a_text_is_longer_than_trained(length):
+    short, long = [1.0 + i / 40 for i in range(32)], [1.0 + i for i in range(32)]
+    numbers = {"short_factor": short, "long_factor": long, "original_max_position_embeddings": 512}
+    wanted, gain = theirs("longrope", length, factor=8.0, **numbers)
+    assert gain == pytest.approx(math.sqrt(1 + math.log(8) / math.log(512)))
+    scaling = {"kind": "longrope", "short": short, "long": long, "original": 512, "attention_factor": gain}
+    q = torch.zeros(1, 1, length, 64)
+    q[..., :32] = 1.0
+    turned, _ = Rope(64, scaling=scaling).rotate(q, q, torch.arange(length)[None])
+    angle = torch.arange(length)[:, None] * wanted
+    torch.testing.assert_close(turned[0, 0], gain * torch.cat([angle.cos(), angle.sin()], -1), rtol=0, atol=1e-4)
+
+
 def test_a_pair_turns_by_position_times_frequency():
     rope = Rope(4, theta=100.0)
     q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).expand(1, 1, 1, 4)
@@ -120,7 +134,11 @@ def test_other_positions_of_the_same_shape_are_not_mistaken_for_the_last():
     [
         ({"head_dim": 7}, "cannot turn 7 of 7"),
         ({"head_dim": 8, "fraction": 1.5}, "cannot turn 12 of 8"),
-        ({"head_dim": 8, "scaling": {"kind": "ntk"}}, "choose linear, dynamic, llama3, yarn"),
+        ({"head_dim": 8, "scaling": {"kind": "ntk"}}, "choose linear, dynamic, llama3, yarn, longrope"),
+        (
+            {"head_dim": 8, "scaling": {"kind": "longrope", "short": [1] * 4, "long": [1] * 3, "original": 9}},
+            "3 divisors for 4 pairs",
+        ),
         ({"head_dim": 8, "scaling": {"factor": 2}}, "rope scaling None: choose"),
         ({"head_dim": 8, "scaling": {"kind": "llama3", "factor": 2}}, "llama3 needs high, low, original"),
     ],

@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
+ACTIVATIONS["gelu_fast"] = ACTIVATIONS["gelu_new"]
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
@@ -66,5 +67,6 @@ def fused(
 
 
 def _available() -> bool:
-    """torch's own compiler uses these operators; a version may lack them."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """torch's own compiler uses these operators; a version may lack them, and a processor what they need for bfloat16."""
+    there = hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
+    return torch.backends.mkldnn.is_available() and there and torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -31,7 +31,7 @@ from assay.core.state import State
 
 
 class Bidirectional(Mixer):
-    """`scale` is head_dim^-1/2. `position` is a position part that rotates, or None."""
+    """`scale` is head_dim^-1/2. `position` is a position part or None."""
 
     causal = False
     sites = ("q", "k", "v", "scores", "pattern", "z")
@@ -75,15 +75,21 @@ class Bidirectional(Mixer):
         if self.position is not None:
             q, k = self.position.rotate(q, k, positions)
         q, k, v = site(self, "q", q), site(self, "k", k), site(self, "v", v)
-        z = site(self, "z", self._read(q, k, v, valid))
+        z = site(self, "z", self._read(q, k, v, positions, valid))
         y = self.out(z.transpose(1, 2).flatten(2))
         return (y if valid is None else torch.where(valid[..., None], y, 0)), None
 
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Float[Tensor, "batch heads tokens dim"]:
+    def _read(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, valid: Tensor | None
+    ) -> Float[Tensor, "batch heads tokens dim"]:
         mask = None if valid is None else valid[:, None, None]
-        if wanted(self, "scores", "pattern"):
+        biased = self.position is not None and self.position.biased
+        if biased or wanted(self, "scores", "pattern"):
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
             scores = q @ k.mT * self.head_dim**-0.5
+            if biased:
+                added = self.position.bias(positions, positions[:, None].expand(-1, self.heads, -1))
+                scores = scores + added.to(scores.dtype)
             scores = site(self, "scores", scores if mask is None else scores.masked_fill(~mask, -torch.inf))
             return site(self, "pattern", softmax_or_zero(scores)) @ v
         # a sequence without valid tokens reads zeros instead of dividing by nothing

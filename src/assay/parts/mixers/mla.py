@@ -110,12 +110,14 @@ class MLA(Mixer):
         return turn
 
     def _read(self, seen: Observed, state: AttentionState) -> Float[Tensor, "batch heads tokens latent"]:
-        if not wanted(self, "scores", "pattern"):
+        if not (self.position.biased or wanted(self, "scores", "pattern")):
             return state.read(Query(seen.q, seen.positions, self.scale, None, seen.valid))
-        state.every_score("recorded scores")
+        state.every_score("biased or recorded scores")
         pages, held = state.store.padded(), max(state.store.counts)
         cut = Pages(pages.k[:, :held], pages.v[:, :held], pages.positions[:, :held], pages.owner)
-        scores, v = attention.scores_of(seen.q, cut, seen.positions, scale=self.scale, window=None, softcap=None)
+        scores, v = attention.scores_of(
+            seen.q, cut, seen.positions, scale=self.scale, window=None, softcap=None, bias=self.position.bias
+        )
         return site(self, "pattern", attention.softmax_or_zero(site(self, "scores", scores))) @ v
 
     def cost(self, tokens: int) -> Cost:

@@ -33,7 +33,8 @@ from assay.core.store import Pages, Store
 
 
 class SoftmaxAttention(Mixer):
-    """`scale` defaults to head_dim^-1/2. `softcap` c bounds scores as c tanh(s / c). `qk_norm`: a norm on each head's q and k.
+    """`scale` defaults to head_dim^-1/2. `softcap` c bounds scores as c tanh(s / c). `qk_norm`: a norm on each head's q and k,
+    or with `qk_norm_whole` over all heads of a token together.
 
     `position` is a position part (`{"part": "rope", "options": {...}}`) or None.
     """
@@ -51,6 +52,7 @@ class SoftmaxAttention(Mixer):
         scale: float | None = None,
         softcap: float | None = None,
         qk_norm: dict[str, Any] | None = None,
+        qk_norm_whole: bool = False,
         bias: bool = False,
         out_bias: bool | None = None,
         position: Spec | dict[str, Any] | None = None,
@@ -68,8 +70,10 @@ class SoftmaxAttention(Mixer):
         self.k = Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.v = Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.out = Linear(heads * self.head_dim, width, bias=bias if out_bias is None else out_bias)
-        self.q_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
-        self.k_norm = Norm(self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
+        over_q, over_k = (heads, self.kv_heads) if qk_norm_whole else (1, 1)
+        self.qk_norm_whole = qk_norm_whole
+        self.q_norm = Norm(over_q * self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
+        self.k_norm = Norm(over_k * self.head_dim, NormConfig(**qk_norm)) if qk_norm else None
         self.position = build_spec(position, "position", self.head_dim) if position else None
 
     def start(self, batch: int) -> AttentionState:
@@ -92,8 +96,8 @@ class SoftmaxAttention(Mixer):
             state.store.append(seen.k, seen.v, positions=positions, valid=valid, functional=gradients)
             for observer in state.observers:
                 observer(state.store, seen)
-            # what is held in a number format is always read from its codes, so that cuts make no difference
-            alone = first and self._plain(seen) and state.store.format is None
+            # what is encoded at once is always read from its codes, so that cuts make no difference
+            alone = first and self._plain(seen) and not state.store.coded_at_once
             z = self._read_alone(seen) if alone else self._read_store(seen, state.store, state)
             state.advance(x.shape[1], valid)
         z = site(self, "z", z)
@@ -104,11 +108,12 @@ class SoftmaxAttention(Mixer):
         if valid is not None:
             x = torch.where(valid[..., None], x, 0)
         inner = narrowed(x, getattr(self.q, "weight", None))
-        q, k, v = (
-            linear(inner).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.q, self.k, self.v)
-        )
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (linear(inner) for linear in (self.q, self.k, self.v))
+        if self.qk_norm_whole:
+            q, k = self._normed(q, k)
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k, v))
+        if not self.qk_norm_whole:
+            q, k = self._normed(q, k)
         q, k, v = q.to(x.dtype), k.to(x.dtype), v.to(x.dtype)
         q_before, k_before = site(self, "q_unrotated", q), site(self, "k_unrotated", k)
         q, k = (q_before, k_before) if self.position is None else self.position.rotate(q_before, k_before, positions)
@@ -124,6 +129,9 @@ class SoftmaxAttention(Mixer):
             return None
         rotate = self.position.rotate
         return lambda x, positions: rotate(x, x[:, :0], positions)[0]
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
 
     def _held_in(self, k: Tensor) -> torch.dtype:
         """Keys and values of a model stored in 16 bits are held in 16 bits too."""

@@ -1,11 +1,11 @@
 """Rotary positions: each pair of coordinates turns by an angle that grows with the token's position.
 
 (x1, x2) at position p -> (x1 cos a - x2 sin a, x2 cos a + x1 sin a), a = p * theta^(-2i/dim), pairs (i, i + dim/2), or
-neighbours if `interleaved`. The usual scalings: linear, dynamic, llama3, yarn.
+neighbours if `interleaved`. The usual scalings: linear, dynamic, llama3, yarn, longrope.
 
 seam: position
 row: -
-source: Su et al. 2021, RoFormer (arXiv:2104.09864); YaRN: Peng et al. 2023 (arXiv:2309.00071); Llama 3.1's rule from its published config
+source: Su et al. 2021 (arXiv:2104.09864); YaRN (arXiv:2309.00071); LongRoPE (arXiv:2402.13753); Llama 3.1's rule from its published config
 object: Rope
 """
 
@@ -28,6 +28,7 @@ NEEDED = {
     "dynamic": {"factor", "original"},
     "llama3": {"factor", "low", "high", "original"},
     "yarn": {"factor", "original"},
+    "longrope": {"short", "long", "original"},
 }
 
 
@@ -35,8 +36,9 @@ class Rope(Position):
     """`fraction` of each head's coordinates rotate. `scaling`: None or a dict with `kind` and that kind's numbers:
 
     linear: factor · dynamic: factor, original · llama3: factor, low, high, original · yarn: factor, original, [beta_fast,
-    beta_slow, attention_factor]; `original` is the context length the model was trained at. Past that length `dynamic`
-    turns every new key by the frequencies of the longest text so far, as published, so there cutting a text changes it.
+    beta_slow, attention_factor] · longrope: short, long (a divisor of each pair's frequency), original, [attention_factor];
+    `original` is the context length the model was trained at. Past that length `dynamic` turns every new key by the
+    frequencies of the longest text so far, and `longrope` by its long divisors, as published, so there cutting a text changes it.
     """
 
     def __init__(
@@ -113,10 +115,13 @@ class _Turns:
         return last[2], last[3]
 
     def _frequencies(self, positions: Int[Tensor, "batch tokens"]) -> Float[Tensor, "pairs"]:
-        if not self.scaling or self.scaling["kind"] != "dynamic":
+        if not self.scaling or self.scaling["kind"] not in ("dynamic", "longrope"):
             return self.frequencies
-        longest = max(int(positions.max()) + 1, self.scaling["original"])
-        factor, original = self.scaling["factor"], self.scaling["original"]
+        original = self.scaling["original"]
+        longest = max(int(positions.max()) + 1, original)
+        if self.scaling["kind"] == "longrope":
+            return self.frequencies if longest == original else _divided(self.dim, self.theta, self.scaling["long"])
+        factor = self.scaling["factor"]
         stretch = (factor * longest / original - (factor - 1)) ** (self.dim / (self.dim - 2))
         return plain(self.dim, self.theta * stretch)
 
@@ -144,7 +149,18 @@ def scaled(dim: int, theta: float, scaling: dict[str, Any] | None) -> tuple[Floa
         return _yarn(base, dim, theta, scaling)
     if kind == "llama3":
         return _llama3(base, scaling), 1.0
+    if kind == "longrope":
+        # both, so that a list of a wrong length is an error at once
+        short, _ = (_divided(dim, theta, scaling[name]) for name in ("short", "long"))
+        gain = scaling.get("attention_factor")
+        return short, 1.0 if gain is None else gain
     return (base / scaling["factor"] if kind == "linear" else base), 1.0
+
+
+def _divided(dim: int, theta: float, divisors: list[float]) -> Float[Tensor, "pairs"]:
+    if len(divisors) != dim // 2:
+        raise AssayError(f"rope scaling longrope: {len(divisors)} divisors for {dim // 2} pairs; give one for each")
+    return plain(dim, theta) / torch.tensor(divisors, dtype=torch.float32)
 
 
 def _llama3(base: Tensor, scaling: dict[str, Any]) -> Tensor:
