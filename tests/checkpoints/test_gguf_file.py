@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 
 from assay.checkpoints.gguf_file import GGUFFile
 from assay.core.errors import AssayError
@@ -52,13 +52,54 @@ def test_tensors_have_their_torch_shape(plain):
     assert np.array_equal(file.read("a"), np.arange(12).reshape(3, 4)) and file.read("b").tolist() == [1] * 5
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"])
-def test_slices_dequantise_to_what_the_whole_does(kind, tmp_path):
-    kind = GGMLQuantizationType[kind]
+def _kinds(dequantised: bool) -> list[GGMLQuantizationType]:
+    """All types of GGUF that the `gguf` package can turn into numbers, or those that it cannot."""
+
+    def can(kind: GGMLQuantizationType) -> bool:
+        _, size = GGML_QUANT_SIZES[kind]
+        try:
+            dequantize(np.zeros((1, size), np.uint8), kind)
+        except NotImplementedError:
+            return False
+        return True
+
+    return [kind for kind in GGML_QUANT_SIZES if can(kind) == dequantised]
+
+
+def _quantised(kind: GGMLQuantizationType, rows: int) -> np.ndarray:
+    """Rows of 512 numbers as the package quantises them; where it cannot, random blocks."""
+    draw = np.random.default_rng(0)
     block, size = GGML_QUANT_SIZES[kind]
-    raw = np.random.default_rng(0).integers(0, 60, (2500, 512 // block * size), dtype=np.uint8)
+    try:
+        return quantize(draw.standard_normal((rows, 512), np.float32), kind)
+    except NotImplementedError:
+        return draw.integers(0, 60, (rows, 512 // block * size), dtype=np.uint8)
+
+
+def test_the_package_dequantises_what_is_found_in_files():
+    names = {kind.name for kind in _kinds(True)}
+    assert set("F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K TQ1_0 TQ2_0 MXFP4".split()) <= names
+    assert set("IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS".split()) <= names
+
+
+@pytest.mark.parametrize("kind", _kinds(True), ids=lambda kind: kind.name)
+def test_every_type_loads_as_the_package_dequantises_it(kind, tmp_path):
+    raw = _quantised(kind, 2500)
     path = _file(tmp_path / "quantised.gguf", tensors=[("w", raw, kind)])
-    assert np.array_equal(GGUFFile(path).read("w"), dequantize(raw, kind), equal_nan=True)
+    wanted = dequantize(raw, kind)
+    assert wanted.shape == (2500, 512) and np.nanstd(wanted) > 0
+    file = GGUFFile(path)
+    assert file.tensors["w"].shape == (2500, 512) and file.tensors["w"].kind == kind
+    found = file.read("w")
+    assert found.dtype == np.float32 and np.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", _kinds(False), ids=lambda kind: kind.name)
+def test_types_that_hold_no_weights_are_named(kind, tmp_path):
+    block, size = GGML_QUANT_SIZES[kind]
+    path = _file(tmp_path / "odd.gguf", tensors=[("w", np.zeros((2, 256 // block * size), np.uint8), kind)])
+    with pytest.raises(AssayError, match=f"tensor w is stored as {kind.name}, which cannot be dequantised"):
+        GGUFFile(path).read("w")
 
 
 def test_missing_and_empty_files(tmp_path):

@@ -93,9 +93,9 @@ def test_only_llama_3_puts_bos_in_front_unasked():
 
 def test_kinds_that_are_not_supported_are_named():
     with pytest.raises(
-        AssayError, match=r"tokenizer is gpt2/tekken; supported are llama \(SentencePiece BPE\), gpt2/llama-bpe"
+        AssayError, match=r"tokenizer is gpt2/viking; supported are llama \(SentencePiece BPE\), gpt2/llama-bpe"
     ):
-        _byte_level("tekken")
+        _byte_level("viking")
     with pytest.raises(AssayError, match="holds no vocabulary"):
         tokenizer_from_gguf({"general.architecture": "llama"})
 

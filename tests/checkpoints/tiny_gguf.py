@@ -20,13 +20,11 @@ def gguf_of(
     model: Transformer, family: Family, metadata: dict[str, Any], change: Callable[[str, Tensor], Tensor] | None = None
 ) -> tuple[str, dict[str, Any], dict[str, np.ndarray]]:
     """Architecture, metadata and tensors of a GGUF that holds the model; `change(our name, tensor)` reshapes as llama.cpp does."""
-    parts: dict[str, list[tuple[int, np.ndarray]]] = {}
+    parts: dict[str, list[np.ndarray]] = {}
     for name, parameter in model.named_parameters():
-        place = family.gguf.theirs(name)
         tensor = change(name, parameter.detach()) if change else parameter.detach()
-        parts.setdefault(place.name, []).append((place.index, tensor.numpy()))
-    tensors = {name: np.concatenate([t for _, t in sorted(found, key=lambda p: p[0])]) for name, found in parts.items()}
-    return family.gguf_architecture, metadata, tensors
+        parts.setdefault(family.gguf.theirs(name).name, []).append(tensor.numpy())
+    return family.gguf_architecture, metadata, {name: np.concatenate(found) for name, found in parts.items()}
 
 
 def write_gguf(path: Path, architecture: str, metadata: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:

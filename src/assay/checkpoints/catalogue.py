@@ -82,7 +82,8 @@ def family_of(raw: dict, where: object) -> Family:
     said = raw.get("architectures") or raw.get("model_type") or "that config.json does not name"
     named = said if isinstance(said, str) else ", ".join(map(str, said))
     known = ", ".join(sorted(architecture for family in families() for architecture in family.architectures))
-    raise AssayError(f"{where}: architecture {named} is not supported; supported are {known}")
+    code = " by code of its own (auto_map), which is never run" if raw.get("auto_map") else ""
+    raise AssayError(f"{where}: architecture {named}{code} is not supported; supported are {known}")
 
 
 def unknown(name: str) -> AssayError:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from assay.checkpoints.families.common import Layout
+from assay.checkpoints.families.layout import Layout, Part
 from assay.checkpoints.safetensors_files import listed
 from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
@@ -85,9 +85,8 @@ def ours_from(
             raise AssayError(
                 f"{where}: {usual[place.name]} holds {whole.dtype}, codes of a quantisation that is not known here"
             )
-        tensor = whole if place.of == 1 else whole.chunk(place.of, place.axis)[place.index]
         try:
-            tensor = layout.fold(name, tensor, model.config)
+            tensor = layout.fold(name, layout.turn(name, place.cut(whole, model.config)), model.config)
         except RuntimeError:
             raise AssayError(
                 f"{where}: {usual[place.name]} has shape {tuple(whole.shape)}, which its config cannot mean "
@@ -101,7 +100,7 @@ def ours_from(
                 f"{where}: {usual[place.name]} has shape {tuple(whole.shape)}, "
                 f"which gives {tuple(tensor.shape)} where its config asks for {tuple(wanted[name])}"
             )
-        found[name] = tensor
+        found[name] = tensor.contiguous()
     return found
 
 
@@ -113,14 +112,15 @@ def theirs_from(layout: Layout, model: Transformer) -> dict[str, Tensor]:
             f"{len(lacking)} weights are not there as they are ({listed(list(lacking), 2)}), as after quantize_weights: "
             "save the model that it was made from"
         )
-    parts: dict[str, list[tuple[int, int, Tensor]]] = {}
+    parts: dict[str, list[tuple[Part, Tensor]]] = {}
     for name, parameter in model.named_parameters():
         place = layout.theirs(name)
-        tensor = layout.unfold(name, parameter.detach(), model.config).to(dtype)
-        parts.setdefault(place.name, []).append((place.index, place.axis, tensor))
+        tensor = layout.turn(name, layout.unfold(name, parameter.detach(), model.config)).to(dtype)
+        parts.setdefault(place.name, []).append((place, tensor))
     joined = {}
     for name, found in parts.items():
-        found.sort(key=lambda part: part[0])
-        joined[name] = found[0][2] if len(found) == 1 else torch.cat([tensor for _, _, tensor in found], found[0][1])
+        found.sort(key=lambda part: part[0].index)
+        whole = found[0][0].join([tensor for _, tensor in found], model.config)
+        joined[layout.spelled(name, model.config)] = whole.contiguous()
     ours = dict(model.named_parameters())
     return joined | {each.name: each.blank(ours[each.into].detach()).to(dtype) for each in layout.absorbed}

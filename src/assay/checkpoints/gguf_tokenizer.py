@@ -16,20 +16,32 @@ from assay.core.errors import AssayError
 _CONTROL, _USER_DEFINED = 3, 4
 _SPACE = "\u2581"
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_TAIL = r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+" + _TAIL
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_SPLITS = {
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "gpt-2": None,
-    "gpt2": None,
-    "default": None,
+_QWEN35 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+" + _TAIL
+# words that end in small letters, or else in capitals
+_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+    r"|%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = _WORDS % ("", "", r"\p{N}")
+_GPT4O = _WORDS % (*[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"] * 2, r"\p{N}{1,3}")
+_DIGITS = r"\p{N}"  # numbers digit by digit, the rest by GPT-2's rule
+# vocabularies that hold whole words which their merges do not reach, and whose texts begin with `bos` where the file says nothing
+_LLAMA3_NAMES = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano"
+_WHOLE_WORDS = {*_LLAMA3_NAMES.split(), "tekken"}
+_KINDS = {
+    _LLAMA3: f"{_LLAMA3_NAMES} dbrx smaug-bpe",
+    _QWEN2: "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez",
+    _QWEN35: "qwen35",
+    _TEKKEN: "tekken",
+    _GPT4O: "gpt-4o llama4 kanana2 talkie minimax-m2",
+    _DIGITS: "smollm starcoder refact command-r",
+    None: "gpt-2 gpt2 default phi-2 mpt olmo jais",  # the rule that the library's ByteLevel has built in
 }
+SPLITS = {name: pattern for pattern, names in _KINDS.items() for name in names.split()}  # by tokenizer.ggml.pre
 
 
 def tokenizer_from_gguf(metadata: dict[str, Any]) -> ours.Tokenizer:
@@ -44,15 +56,15 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> ours.Tokenizer:
     if kind == "llama":
         gemma = str(metadata.get("general.architecture", "")).startswith("gemma")
         backend = _sentencepiece(given, gemma)
-    elif kind == "gpt2" and split in _SPLITS:
+    elif kind == "gpt2" and split in SPLITS:
         backend = _byte_level(given, split)
     else:
-        known = ", ".join(f"gpt2/{name}" for name in _SPLITS)
+        known = ", ".join(f"gpt2/{name}" for name in SPLITS)
         raise AssayError(f"this GGUF's tokenizer is {kind}/{split}; supported are llama (SentencePiece BPE), {known}")
     _add_tokens(backend, given)
     bos, eos = given("bos_token_id"), given("eos_token_id")
     # llama.cpp's defaults where the file does not say
-    adds_bos = bool(given("add_bos_token", kind == "llama" or _SPLITS[split] is _LLAMA3)) and bos is not None
+    adds_bos = bool(given("add_bos_token", kind == "llama" or split in _WHOLE_WORDS)) and bos is not None
     if adds_bos:
         token = backend.id_to_token(bos)
         backend.post_processor = processors.TemplateProcessing(
@@ -108,13 +120,15 @@ def _merges(tokens: list[str], ranks) -> list[tuple[str, str]]:
 def _byte_level(given, split: str) -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(given("tokens"))}
     merges = [tuple(merge.split(" ", 1)) for merge in given("merges", [])]
-    pattern = _SPLITS[split]
-    # Llama 3's vocabulary holds whole words that its merges do not reach
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pattern is _LLAMA3))
+    pattern = SPLITS[split]
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split in _WHOLE_WORDS))
     if pattern is _QWEN2:
         backend.normalizer = normalizers.NFC()
     if pattern is None:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif pattern is _DIGITS:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     else:
         bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), bytes_only])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.checkpoints import catalogue
+from assay.checkpoints.adapters import base_of, is_adapter, merge, split_name
 from assay.checkpoints.cache import cache_folder, checksum, copy_folder, drop_copy, store_copy
 from assay.checkpoints.files import read_json
 from assay.checkpoints.filling import fill, hollow, ours_from
@@ -32,15 +33,29 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _HUB_FILES = ("*.safetensors", "*.json", "*.jinja")
 
 
-def load(name: str | Path, *, device: str = "cpu", dtype: str = "float32") -> Transformer:
+def load(
+    name: str | Path, *, adapter: str | Path | None = None, device: str = "cpu", dtype: str = "float32"
+) -> Transformer:
     """The model `name`, in eval mode, with `.tokenizer`, `.name` and (of a checkpoint) `.family`.
 
     `name`: a folder with config.json and safetensors, a .gguf file, a name that `models()` lists, or a hub id (organisation/name; fetched
-    once, safetensors and JSON only). `dtype` is how matrices are stored: float32, bfloat16, float16 or float64. No code of a
-    checkpoint is ever run. Raises AssayError where it cannot be found, read, or held in memory.
+    once, safetensors and JSON only). `adapter`: a folder with a LoRA adapter to merge, which may also be said as `./base+./adapter`; an
+    adapter's folder alone brings the base that it names, if that lies here. `dtype` is how matrices are stored: float32, bfloat16,
+    float16 or float64. No code of a checkpoint is ever run. Raises AssayError where it cannot be found, read, or held in memory.
     """
     where, kind = _device(device), _dtype(dtype)
-    text = str(name)
+    text, adapters = split_name(str(name))
+    path = Path(text).expanduser()
+    if is_adapter(path) and not (path / "config.json").exists():
+        text, adapters = base_of(path), [path, *adapters]
+    adapters += [Path(adapter).expanduser()] if adapter is not None else []
+    model = _load(text, where, kind)
+    for folder in adapters:
+        merge(model, folder)
+    return _named(model, "+".join([model.name, *(folder.resolve().name for folder in adapters)]))
+
+
+def _load(text: str, where: torch.device, kind: torch.dtype) -> Transformer:
     path = Path(text).expanduser()
     if path.is_dir():
         return _named(load_folder(path, where, kind), path.resolve().name)
@@ -64,6 +79,12 @@ def load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Trans
     if not (folder / "config.json").exists():
         raise AssayError(f"{folder} holds no config.json, so it is no checkpoint")
     raw = read_json(folder / "config.json")
+    if quantised := raw.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise AssayError(
+            f"{folder} was quantised by another tool ({method or 'unnamed'}), whose codes are not read: "
+            "load the weights it was made from, or a GGUF file"
+        )
     family = catalogue.family_of(raw, folder)
     with _meant(folder / "config.json"):
         model = hollow(family.read(raw))
@@ -144,7 +165,7 @@ def _meant(path: Path) -> Iterator[None]:
 
 def _gguf_family(file: GGUFFile):
     architecture = file.metadata.get("general.architecture")
-    known = {family.gguf_architecture: family for family in catalogue.families()}
+    known = {family.gguf_architecture: family for family in catalogue.families() if family.gguf_architecture}
     if architecture not in known:
         raise AssayError(
             f"{file.path}: architecture {architecture} is not supported; supported are {', '.join(sorted(known))}"

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -22,7 +23,7 @@ class SafetensorsFolder:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._files = {path: _open(path) for path in _weight_files(self.folder)}
+        self._files = {path: open_safetensors(path) for path in _weight_files(self.folder)}
         self._where = {name: file for file in self._files.values() for name in file.keys()}
         missing = [name for name in _indexed(self.folder) if name not in self._where]
         if missing:
@@ -109,7 +110,8 @@ def _indexed(folder: Path) -> dict[str, str]:
         raise AssayError(f"{path} is no index of safetensors: {error}") from None
 
 
-def _open(path: Path):
+def open_safetensors(path: Path) -> Any:
+    """The open file. Raises AssayError where it is truncated or corrupt."""
     from safetensors import SafetensorError, safe_open
 
     try:

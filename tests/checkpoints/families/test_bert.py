@@ -17,6 +17,10 @@ from assay.core.errors import AssayError, Refused
 _BERT = SHARED | {"model_type": "bert", "intermediate_size": 48}
 
 CASES = {"plain": _BERT, "relu, four segments": _BERT | {"hidden_act": "relu", "type_vocab_size": 4}}
+REFUSED = {
+    "relative positions (position_embedding_type)": {"position_embedding_type": "relative_key"},
+    "is_decoder": {"is_decoder": True},
+}
 _TOKENS = torch.arange(20)[None] * 7 % 96
 
 
@@ -71,10 +75,15 @@ def test_an_encoder_does_not_generate(folder):
         load(folder).start(1)
 
 
-@pytest.mark.parametrize("other", [{"position_embedding_type": "relative_key"}, {"is_decoder": True}])
-def test_other_kinds_of_bert_are_refused(other):
-    with pytest.raises(AssayError, match="not supported"):
-        FAMILY.read(_BERT | other)
+def test_it_gives_no_logits(folder):
+    model = load(folder)
+    for logits in ("all", "last"):
+        with pytest.raises(
+            AssayError, match="tiny has no readout: it was trained for its hidden states; take model.hidden"
+        ):
+            model(_TOKENS, logits=logits)
+    assert model(_TOKENS, logits="none") == (None, None)
+    assert "logits" not in model.site_names() and "final_norm" in model.site_names()
 
 
 @pytest.mark.parametrize(

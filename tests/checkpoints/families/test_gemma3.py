@@ -39,6 +39,7 @@ CASES = {
         },
     },
 }
+REFUSED = {"use_bidirectional_attention": {"use_bidirectional_attention": True}}
 _TOKENS = torch.arange(40)[None] * 7 % 96
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.checkpoints.parity import gap, random_model
@@ -10,13 +9,17 @@ from tests.checkpoints.tiny_gguf import gguf_of, write_gguf
 
 from assay.checkpoints import load
 from assay.checkpoints.families.gpt2 import FAMILY
-from assay.core.errors import AssayError
 
 _GPT2 = {"model_type": "gpt2", "vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
 
 CASES = {
     "tied": _GPT2,
     "untied, narrow feed-forward": _GPT2 | {"tie_word_embeddings": False, "n_inner": 48, "activation_function": "relu"},
+}
+REFUSED = {
+    "scale_attn_by_inverse_layer_idx": {"scale_attn_by_inverse_layer_idx": True},
+    "scale_attn_weights false": {"scale_attn_weights": False},
+    "add_cross_attention": {"add_cross_attention": True},
 }
 _TOKENS = torch.arange(40)[None] * 7 % 96
 
@@ -45,8 +48,3 @@ def test_gguf_files(tmp_path, own_cache):
     }
     path = write_gguf(tmp_path / "tiny.gguf", *gguf_of(load(tmp_path / "theirs"), FAMILY, metadata))
     assert gap(load(path)(_TOKENS)[0], theirs(_TOKENS).logits) < 1e-4
-
-
-def test_scores_scaled_by_layer_are_refused():
-    with pytest.raises(AssayError, match="not supported"):
-        FAMILY.read(_GPT2 | {"scale_attn_by_inverse_layer_idx": True})

@@ -35,6 +35,7 @@ CASES = {
     "dynamic rope": _rope(rope_type="dynamic", factor=2.0) | {"max_position_embeddings": 16},
     "yarn rope": _rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
 }
+REFUSED = {"rope scaling of other kinds": {"rope_scaling": {"type": "ntk", "factor": 2.0}}}
 _TOKENS = torch.arange(40)[None] * 7 % 96
 _METADATA = {
     "context_length": 64,
@@ -62,8 +63,8 @@ def test_configs_from_before_transformers_5(label, tmp_path):
 
 
 def test_rope_of_an_unknown_kind_is_refused():
-    with pytest.raises(AssayError, match="rope scaling 'longrope' is not supported; there are default, linear"):
-        FAMILY.read(_rope(rope_type="longrope", factor=2.0))
+    with pytest.raises(AssayError, match="rope scaling 'proportional' is not supported; there are default, linear"):
+        FAMILY.read(_rope(rope_type="proportional", factor=2.0))
 
 
 def test_a_config_without_a_size_names_it():

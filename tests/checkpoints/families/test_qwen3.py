@@ -16,6 +16,7 @@ CASES = {
     "tied, biases": _QWEN3 | {"tie_word_embeddings": True, "attention_bias": True},
     "windows": _QWEN3 | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
 }
+REFUSED = {"rope scaling of other kinds": {"rope_scaling": {"type": "ntk", "factor": 2.0}}}
 _TOKENS = torch.arange(40)[None] * 7 % 96
 
 

@@ -1,85 +1,23 @@
-"""What a family of checkpoints says about itself: names of tensors, config both ways, reshapes. No forward code.
-
-Three namings meet here: ours (`blocks.3.mixer.q.weight`), a Hugging Face folder's and a GGUF file's. A layout maps ours to one of
-theirs; `*` stands for the block's number, and the last word (weight, bias) is kept.
-"""
+"""What a family of checkpoints says about itself: names of tensors, config both ways, reshapes. No forward code."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from assay.checkpoints.families.layout import Layout, Part
 from assay.core.config import Spec, TransformerConfig
 from assay.core.errors import AssayError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from assay.checkpoints.gguf_file import GGUFFile
 
-Reshape = Callable[[str, "Tensor", TransformerConfig], "Tensor"]
 
-
-def unchanged(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    return tensor
-
-
-@dataclass(frozen=True)
-class Part:
-    """Our tensor is part `index` of `of` equal ones that theirs joins along `axis`."""
-
-    name: str
-    index: int
-    of: int
-    axis: int
-
-
-@dataclass(frozen=True)
-class Absorbed:
-    """Their tensor `name`, which ours has no place for since adding it to our tensor `into` says the same.
-
-    `add`: (ours, theirs) → ours. `blank`: ours → what is written in its place, which adds nothing.
-    """
-
-    name: str
-    into: str
-    add: Callable[[Tensor, Tensor], Tensor]
-    blank: Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Names and shapes in one file format. `fold` turns theirs (already cut out of a joined one) into ours, `unfold` back."""
-
-    names: dict[str, str | Part] | None  # None: the file uses our names
-    fold: Reshape = unchanged
-    unfold: Reshape = unchanged
-    absorbed: tuple[Absorbed, ...] = ()
-    ignored: str = r"(?!)"  # a pattern of names that carry nothing for us
-    renamed: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) that bring other spellings to the usual one
-
-    def theirs(self, ours: str) -> Part:
-        """Where our tensor lies in their file."""
-        if self.names is None:
-            return Part(ours, 0, 1, 0)
-        stem, _, last = ours.rpartition(".")
-        number = re.match(r"blocks\.(\d+)\.", stem)
-        place = self.names.get(re.sub(r"^blocks\.\d+", "blocks.*", stem))
-        if place is None:
-            raise AssayError(
-                f"{ours} has no place in this family's files; only models of the family's own layout can be written"
-            )
-        part = place if isinstance(place, Part) else Part(place, 0, 1, 0)
-        name = part.name.replace("*", number[1]) if number else part.name
-        return Part(f"{name}.{last}", part.index, part.of, part.axis)
-
-    def usual(self, name: str) -> str | None:
-        """Their name in its usual spelling, None for a tensor to ignore."""
-        for pattern, replacement in self.renamed:
-            name = re.sub(pattern, replacement, name)
-        return None if re.search(self.ignored, name) else name
+def folder_only(file: GGUFFile) -> dict[str, Any]:
+    """The `read_gguf` of a family whose GGUF files are not read."""
+    architecture = file.metadata["general.architecture"]
+    raise AssayError(f"{file.path}: {architecture} is read from a Hugging Face folder, not from GGUF")
 
 
 @dataclass(frozen=True)
@@ -87,6 +25,7 @@ class Family:
     """One family of checkpoints.
 
     `architectures`: names in a folder's config.json that it reads, the first is the one it writes. `gguf_architecture`: likewise in GGUF.
+    `gguf_architecture` is None where GGUF has no name of its own for the family.
     `read`: config.json's contents → our config. `write`: back; raises AssayError for a model that the family cannot express.
     `read_gguf`: an open GGUF file → config.json's contents. `general`: it expresses anything, and is written only where no other can.
     `causal`: its models predict the next token; otherwise they are encoders, with hidden states alone.
@@ -95,12 +34,12 @@ class Family:
     name: str
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
-    gguf_architecture: str
+    gguf_architecture: str | None
     read: Callable[[dict[str, Any]], TransformerConfig]
     write: Callable[[TransformerConfig], dict[str, Any]]
-    read_gguf: Callable[[GGUFFile], dict[str, Any]]
     folder: Layout
-    gguf: Layout
+    read_gguf: Callable[[GGUFFile], dict[str, Any]] = folder_only
+    gguf: Layout = Layout({})
     general: bool = False
     causal: bool = True
 
@@ -164,6 +103,7 @@ def trunk(config: TransformerConfig, family: str, **wanted: Any) -> None:
         "causal": True,
         "final_norm": True,
         "embed_norm": False,
+        "readout": True,
         "depth": Spec("plain"),
     } | wanted
     for name, value in plain.items():

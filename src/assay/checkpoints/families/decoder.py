@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from assay.checkpoints.families.common import Part, cannot, required, shared, trunk
+from assay.checkpoints.families.common import cannot, required, shared, trunk
+from assay.checkpoints.families.layout import Part
 from assay.core.config import BlockConfig, NormConfig, Spec, TransformerConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+OLD_NAMES = r"^(?=layers\.|embed_tokens\.|norm\.)", "model."  # files of a model without its readout have no prefix
 _ATTENTION = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj", "q_norm": "q_norm", "k_norm": "k_norm"}
 
 
@@ -72,6 +79,11 @@ def write_decoder(
         raise cannot(family, f"norms of kind {config.norm}")
     if any(b.norms != norms or b.parallel for b in config.blocks):
         raise cannot(family, f"blocks that are not {norms}-norm one after the other")
+    if "out_bias" not in (own or {}) and any(
+        block.mixer.options.get("out_bias") not in (None, block.mixer.options.get("bias", False))
+        for block in config.blocks
+    ):
+        raise cannot(family, "biases on q, k and v without one on what attention gives, or the reverse")
     only = {"heads": None, "kv_heads": None, "head_dim": None, "bias": False, "position": None}
     attention = shared(config, family, "mixer", "softmax", *varying, "scale", **only, **(own or {}))
     feed = shared(config, family, "channel", "gated", hidden=None, activation="silu", bias=False)
@@ -100,3 +112,33 @@ def scale_of(config: TransformerConfig, family: str, head_dim: int) -> float:
     if len(found) > 1:
         raise cannot(family, "layers whose attention has different scales")
     return found.pop()
+
+
+def usual_scale(config: TransformerConfig, family: str, head_dim: int) -> None:
+    """Raise AssayError unless scores are scaled by head_dim^-1/2 in all layers."""
+    if not math.isclose(scale_of(config, family, head_dim), head_dim**-0.5):
+        raise cannot(family, "a scale of the scores other than head_dim^-1/2")
+
+
+def without_mlp_bias(written: dict[str, Any], family: str) -> None:
+    """Take the entry `mlp_bias` out. Raises AssayError where it says that there is one."""
+    if written.pop("mlp_bias"):
+        raise cannot(family, "a feed-forward with bias")
+
+
+def windows(config: TransformerConfig, family: str) -> tuple[list[str], int | None]:
+    """`layer_types`, and the window that all layers with one share. Raises AssayError for windows of different sizes."""
+    found = [block.mixer.options.get("window") for block in config.blocks]
+    if len(set(found) - {None}) > 1:
+        raise cannot(family, f"windows of different sizes {found}")
+    kinds = [_GLOBAL if window is None else _LOCAL for window in found]
+    return kinds, next((window for window in found if window), None)
+
+
+def plus_one(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """Where files hold w and a norm multiplies by 1 + w."""
+    return tensor.float() + 1 if "norm" in name else tensor
+
+
+def minus_one(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
+    return tensor.float() - 1 if "norm" in name else tensor

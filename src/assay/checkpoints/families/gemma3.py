@@ -12,16 +12,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from assay.checkpoints.families.common import GGUF_NAMES, Family, Layout, cannot, from_gguf
-from assay.checkpoints.families.decoder import decoder_names, read_decoder, scale_of, write_decoder
+from assay.checkpoints.families.common import GGUF_NAMES, Family, cannot, from_gguf
+from assay.checkpoints.families.decoder import (
+    OLD_NAMES,
+    decoder_names,
+    minus_one,
+    plus_one,
+    read_decoder,
+    scale_of,
+    without_mlp_bias,
+    write_decoder,
+)
+from assay.checkpoints.families.layout import Layout
 from assay.checkpoints.families.llama import GGUF_KEYS, gguf_rope
 from assay.checkpoints.families.rotary import read_rope, write_rope
 from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from assay.checkpoints.gguf_file import GGUFFile
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -39,7 +47,7 @@ _TEXT_DEFAULTS = {  # an image-and-text config leaves out what is as in the 4B t
 def read(raw: dict[str, Any]) -> TransformerConfig:
     raw = _TEXT_DEFAULTS | raw["text_config"] if "text_config" in raw else raw
     if raw.get("use_bidirectional_attention"):
-        raise AssayError("Gemma 3 with bidirectional attention (an embedding model) is not supported")
+        raise AssayError("Gemma 3 with use_bidirectional_attention (an embedding model) is not supported")
     every = raw.get("sliding_window_pattern", 6)
     layers = raw.get("layer_types") or [
         _LOCAL if (i + 1) % every else _GLOBAL for i in range(raw.get("num_hidden_layers", 0))
@@ -80,8 +88,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     norm = {"kind": "rms", "eps": config.norm.eps}
     if attention["qk_norm"] is None or {"kind": "rms", **attention["qk_norm"]} != norm:
         raise cannot("gemma3", f"qk_norm={attention['qk_norm']!r} (they mean {norm})")
-    if written.pop("mlp_bias"):
-        raise cannot("gemma3", "a feed-forward with bias")
+    without_mlp_bias(written, "gemma3")
     kinds = [_LOCAL if block.mixer.options.get("window") else _GLOBAL for block in config.blocks]
     scale = scale_of(config, "gemma3", written["head_dim"]) ** -2
     return written | {
@@ -121,14 +128,6 @@ def read_gguf(file: GGUFFile) -> dict[str, Any]:
     return raw
 
 
-def _add_one(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    return tensor.float() + 1 if "norm" in name else tensor
-
-
-def _take_one(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    return tensor.float() - 1 if "norm" in name else tensor
-
-
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
@@ -143,13 +142,13 @@ FAMILY = Family(
             norm2="pre_feedforward_layernorm",
             norm2_post="post_feedforward_layernorm",
         ),
-        fold=_add_one,
-        unfold=_take_one,
+        fold=plus_one,
+        unfold=minus_one,
         ignored=r"rotary_emb|^(model\.)?(vision_tower|multi_modal_projector)\.",
         renamed=(
             (r"^(model\.)?language_model\.(model\.)?", "model."),
             (r"^model\.lm_head", "lm_head"),
-            (r"^(?=layers\.|embed_tokens\.|norm\.)", "model."),
+            OLD_NAMES,
         ),
     ),
     gguf=Layout(GGUF_NAMES),

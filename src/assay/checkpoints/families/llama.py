@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.checkpoints.families.common import GGUF_NAMES, Family, Layout, cannot, from_gguf
-from assay.checkpoints.families.decoder import decoder_names, read_decoder, scale_of, write_decoder
+from assay.checkpoints.families.common import GGUF_NAMES, Family, from_gguf
+from assay.checkpoints.families.decoder import OLD_NAMES, decoder_names, read_decoder, usual_scale, write_decoder
+from assay.checkpoints.families.layout import Layout
 from assay.checkpoints.families.rotary import read_rope, write_rope
 from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError
@@ -36,8 +37,7 @@ def read(raw: dict[str, Any]) -> TransformerConfig:
 
 def write(config: TransformerConfig) -> dict[str, Any]:
     written, attention = write_decoder(config, "llama")
-    if not math.isclose(scale_of(config, "llama", written["head_dim"]), written["head_dim"] ** -0.5):
-        raise cannot("llama", "a scale of the scores other than head_dim^-1/2")
+    usual_scale(config, "llama", written["head_dim"])
     return written | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -103,8 +103,6 @@ FAMILY = Family(
     read=read,
     write=write,
     read_gguf=read_gguf,
-    folder=Layout(
-        decoder_names(), ignored=r"rotary_emb\.inv_freq$", renamed=((r"^(?=layers\.|embed_tokens\.|norm\.)", "model."),)
-    ),
+    folder=Layout(decoder_names(), ignored=r"rotary_emb\.inv_freq$", renamed=(OLD_NAMES,)),
     gguf=Layout(GGUF_NAMES, fold=_neighbours_to_halves, ignored=r"^rope_freqs\.weight$"),
 )

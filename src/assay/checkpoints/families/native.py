@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from assay.checkpoints.families.common import Family, Layout, required
+from assay.checkpoints.families.common import Family, required
+from assay.checkpoints.families.layout import Layout
 from assay.core import registry
 from assay.core.config import TransformerConfig
 from assay.core.errors import AssayError

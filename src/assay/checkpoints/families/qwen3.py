@@ -8,11 +8,19 @@ object: FAMILY
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from assay.checkpoints.families.common import GGUF_NAMES, Family, Layout, cannot, from_gguf
-from assay.checkpoints.families.decoder import decoder_names, read_decoder, scale_of, write_decoder
+from assay.checkpoints.families.common import GGUF_NAMES, Family, cannot, from_gguf
+from assay.checkpoints.families.decoder import (
+    OLD_NAMES,
+    decoder_names,
+    read_decoder,
+    usual_scale,
+    windows,
+    without_mlp_bias,
+    write_decoder,
+)
+from assay.checkpoints.families.layout import Layout
 from assay.checkpoints.families.llama import GGUF_KEYS, gguf_rope
 from assay.checkpoints.families.rotary import read_rope, write_rope
 from assay.core.config import TransformerConfig
@@ -38,19 +46,15 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     written, attention = write_decoder(config, "qwen3", "window", own={"qk_norm": None})
     if attention["qk_norm"] is None or {"kind": "rms", **attention["qk_norm"]} != norm:
         raise cannot("qwen3", f"qk_norm={attention['qk_norm']!r} (they mean {norm})")
-    if not math.isclose(scale_of(config, "qwen3", written["head_dim"]), written["head_dim"] ** -0.5):
-        raise cannot("qwen3", "a scale of the scores other than head_dim^-1/2")
-    if written.pop("mlp_bias"):
-        raise cannot("qwen3", "a feed-forward with bias")
-    windows = [block.mixer.options.get("window") for block in config.blocks]
-    if len(set(windows) - {None}) > 1:
-        raise cannot("qwen3", f"windows of different sizes {windows}")
+    usual_scale(config, "qwen3", written["head_dim"])
+    without_mlp_bias(written, "qwen3")
+    kinds, window = windows(config, "qwen3")
     return written | {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
-        "layer_types": ["full_attention" if window is None else "sliding_attention" for window in windows],
-        "use_sliding_window": any(windows),
-        "sliding_window": next((window for window in windows if window), None),
+        "layer_types": kinds,
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
         "rope_parameters": write_rope(attention["position"], "qwen3"),
     }
 
@@ -67,8 +71,6 @@ FAMILY = Family(
     read=read,
     write=write,
     read_gguf=read_gguf,
-    folder=Layout(
-        decoder_names(), ignored=r"rotary_emb\.inv_freq$", renamed=((r"^(?=layers\.|embed_tokens\.|norm\.)", "model."),)
-    ),
+    folder=Layout(decoder_names(), ignored=r"rotary_emb\.inv_freq$", renamed=(OLD_NAMES,)),
     gguf=Layout(GGUF_NAMES),
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from assay.checkpoints.families.common import required
 from assay.core.errors import AssayError
 
-_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 def read_rope(raw: dict[str, Any], theta: float = 10_000.0, layers: str | None = None) -> dict[str, Any]:
@@ -29,11 +30,12 @@ def read_rope(raw: dict[str, Any], theta: float = 10_000.0, layers: str | None =
     if fraction not in (None, 1, 1.0):
         options["fraction"] = fraction
     if kind != "default":
-        options["scaling"] = _read_scaling(kind, given, raw.get("max_position_embeddings"))
+        options["scaling"] = _read_longrope(given, raw) if kind == "longrope" else _read_scaling(kind, given, raw)
     return {"part": "rope", "options": options}
 
 
-def _read_scaling(kind: str, given: dict[str, Any], context: int | None) -> dict[str, Any]:
+def _read_scaling(kind: str, given: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    context = raw.get("max_position_embeddings")
     original = given.get("original_max_position_embeddings") or context
     try:
         scaling: dict[str, Any] = {"kind": kind, "factor": given["factor"]}
@@ -49,6 +51,16 @@ def _read_scaling(kind: str, given: dict[str, Any], context: int | None) -> dict
         scaling |= {"original": original, "attention_factor": _yarn_gain(given)}
         scaling |= {name: given[name] for name in ("beta_fast", "beta_slow") if given.get(name)}
     return scaling
+
+
+def _read_longrope(given: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    short, long = required(given, "short_factor", "long_factor")
+    (context,) = required(raw, "max_position_embeddings")
+    original = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings") or context
+    factor, gain = given.get("factor") or context / original, given.get("attention_factor")
+    if gain is None:
+        gain = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return {"kind": "longrope", "short": short, "long": long, "original": original, "attention_factor": gain}
 
 
 def _yarn_gain(given: dict[str, Any]) -> float:
@@ -76,6 +88,8 @@ def write_rope(position: dict[str, Any] | None, family: str) -> dict[str, Any]:
             "low": "low_freq_factor",
             "high": "high_freq_factor",
             "original": "original_max_position_embeddings",
+            "short": "short_factor",
+            "long": "long_factor",
         }
         if scaling["kind"] == "dynamic":
             scaling.pop("original")
