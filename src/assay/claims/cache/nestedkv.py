@@ -24,7 +24,8 @@ from assay.core.store import Store
 
 ARMS = ("nestedkv", "nestedkv(keys=before)", "keydiff", "knorm", "recent", "snapkv", "h2o", "random")
 BUDGETS = ("0.5", "0.25", "0.1", "0.05")
-LENGTH, EXAMPLES = 1536, 1
+LENGTH, EXAMPLES = 1536, 2
+TASKS = ("needle", "multikey", "episodic", "multi_value", "documents")
 
 
 def filled(seed: int, heads: int = 2, tokens: int = 300, dim: int = 16) -> Store:
@@ -89,7 +90,7 @@ def _exact(e: Evidence, model) -> None:
 def on_gemma(e: Evidence, model) -> None:
     found = {
         task: grid(e, model, task, policies_named(*ARMS), BUDGETS, examples=EXAMPLES, length=LENGTH)
-        for task in ("needle", "multikey", "episodic")
+        for task in TASKS
     }
     full = {task: fmean(scores["score"].per_seed("full", "1")) for task, scores in found.items()}
     e.report(f"share of right answers with the full cache, Gemma at {LENGTH} tokens", full)

@@ -29,6 +29,7 @@ from assay.tasks.statistics import spearman
 
 BASES = ("snapkv", "h2o", "keydiff", "knorm")
 BUDGETS = ("0.7", "0.5", "0.3")
+TASKS = ("multikey", "duplicated", "multi_value", "documents")
 LENGTH, EXAMPLES, FEW_SHOT = 1024, 2, 10  # two few-shot examples a seed could not see what is known to differ
 
 
@@ -133,7 +134,7 @@ def deltas(e: Evidence, model) -> None:
     policies |= {f"random swaps({base})": RandomSwaps(build(base, "policy")) for base in BASES}
     better, table = 0, []
     control = None
-    for task in ("multikey", "duplicated"):
+    for task in TASKS:
         found = grid(e, model, task, policies, BUDGETS, examples=EXAMPLES, length=LENGTH)
         if control is None:
             control = e.control(
