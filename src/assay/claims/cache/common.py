@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from assay.bench.compare.measure import Bench, Extras
+from assay.bench.compare.prefill import Prefill
 from assay.bench.compare.prompts import Prompt, tokenise
 from assay.core.build import build
 from assay.core.compression import Compression
 from assay.core.policy import Policy
+from assay.core.reading import Query, read_held
+from assay.core.state import Observed
 from assay.tasks import resolve
 
 if TYPE_CHECKING:
@@ -51,15 +54,17 @@ class Scores:
         ]
 
 
-def prompts(model: Transformer, task: str, *, examples: int, seed: int, length: int) -> Iterator[Prompt]:
-    """Examples of a task as the model's tokens, `length` of them at most."""
+def prompts(
+    model: Transformer, task: str, *, examples: int, seed: int, length: int, aware: bool = False
+) -> Iterator[Prompt]:
+    """Examples of a task as the model's tokens, `length` of them at most. `aware`: the question is part of the context."""
     made = resolve(task)
 
     def count(text: str) -> int:
         return len(model.tokenizer.encode(text))
 
     for example in made.examples(examples, seed, length, count):
-        yield tokenise(model.tokenizer, example, metric=made.metric)
+        yield tokenise(model.tokenizer, example, metric=made.metric, aware=aware)
 
 
 def grid(
@@ -72,11 +77,12 @@ def grid(
     examples: int,
     length: int,
     keys: Sequence[str] = ("score", "logprob"),
+    aware: bool = False,
 ) -> dict[str, Scores]:
     """Every policy at every budget on `examples` examples of each seed: for each key of a cell its scores."""
     found = {key: Scores(key, {}) for key in keys}
     for seed in e.progress(e.seeds, f"{task} at {length} tokens"):
-        for number, prompt in enumerate(prompts(model, task, examples=examples, seed=seed, length=length)):
+        for number, prompt in enumerate(prompts(model, task, examples=examples, seed=seed, length=length, aware=aware)):
             for policy in policies.values():
                 policy.reseed(seed * 1009 + number)
             bench = Bench(model, resolve(task), prompt, policies)
@@ -85,6 +91,36 @@ def grid(
             for arm, cell in cells.items():
                 for key in keys:
                     found[key].of.setdefault(arm, [[] for _ in e.seeds])[e.seeds.index(seed)].append(cell[key])
+    return found
+
+
+@torch.no_grad()
+def output_errors(
+    model: Transformer, prompt: Prompt, policies: Policies, budgets: Sequence[str]
+) -> dict[tuple[str, str], float]:
+    """How far attention's output is off where what a policy keeps is read instead of the whole context: |o' - o| / |o|.
+
+    The mean over the growing layers, their heads, and the queries of the question (its last token, of an aware prompt)
+    and of the right answer, which are those of the model with its whole cache.
+    """
+    prefill = Prefill(model, torch.tensor([prompt.context]), policies)
+    asked: dict[int, Observed] = {}
+    state, _ = prefill.fork(None, "1")
+    for layer in state.growing():
+        state.layers[layer].observers = (lambda store, seen, layer=layer: asked.__setitem__(layer, seen),)
+    model(torch.tensor([[*prompt.question, *prompt.answer]]), state, logits="none")
+    queries = {layer: Query(seen.q, seen.positions, seen.scale, None) for layer, seen in asked.items()}
+    whole = {layer: read_held(queries[layer], store) for layer, store in prefill.state.growing().items()}
+    found = {}
+    for name in policies:
+        for budget in budgets:
+            fork, held = prefill.fork(name, budget)
+            held.finish_prefill()
+            errors = [
+                ((read_held(queries[layer], store) - whole[layer]).norm(dim=-1) / whole[layer].norm(dim=-1)).mean()
+                for layer, store in fork.growing().items()
+            ]
+            found[name, budget] = float(torch.stack(errors).mean())
     return found
 
 
