@@ -23,7 +23,8 @@ def test_decoding_gives_the_shape_back_and_is_near(name, shape):
     y = format.decode(format.encode(x))
     assert y.shape == x.shape
     assert y.dtype == torch.float32
-    assert (y - x).norm() < 0.15 * x.norm()
+    bits = format.encode(x).bytes * 8 / x.numel()  # scales included; a bit more halves what may be lost
+    assert (y - x).norm() < 4.8 * 2**-bits * x.norm()
     assert not torch.equal(y, x), "a format that changes nothing saves nothing"
 
 

@@ -24,6 +24,8 @@ def test_reads_nested_calls_options_and_a_budget():
         ("snapkv@4mib", "snapkv@4MiB"),
         ("snapkv@1.0", "snapkv@1"),
         ("snapkv@1e-2", "snapkv@0.01"),
+        ("twinkv( snapkv ) + kivi( recent=64,bits=2 ) @ .250", "twinkv(snapkv)+kivi(bits=2, recent=64)@0.25"),
+        ("full+int4", "full+int4"),
         ("snapkv()", "snapkv"),
         ('f([1,True],"it\'s",k=None)', "f([1, True], 'it\\'s', k=None)"),
     ],
@@ -31,6 +33,12 @@ def test_reads_nested_calls_options_and_a_budget():
 def test_writes_the_canonical_form(text, canonical):
     assert str(parse(text)) == canonical
     assert str(parse(canonical)) == canonical
+
+
+def test_a_number_format_stands_between_policy_and_budget():
+    call = parse("twinkv(snapkv)+kivi(bits=2)@0.25")
+    assert call == Call("twinkv", (Call("snapkv"),), (), "0.25", Call("kivi", (), (("bits", 2),)))
+    assert str(call.alone()) == "twinkv(snapkv)" and parse("snapkv@0.25").format is None
 
 
 def test_the_order_of_options_does_not_matter():
@@ -56,7 +64,11 @@ def test_the_order_of_options_does_not_matter():
         ("snapkv@512token", 7, "budget is expected"),
         ("f(a b)", 4, ", or ) is expected"),
         ("f@0.5@3", 5, "one budget"),
-        ("a+b", 1, "not expected here"),
+        ("a+", 2, "name is expected"),
+        ("a+@0.5", 2, "name is expected"),
+        ("a+b+c@0.5", 3, "one number format"),
+        ("a@0.5+b", 5, "one number format, before the budget"),
+        ("f(a+b)", 3, "number format belongs to the whole expression"),
         ("f(" * 60 + "x" + ")" * 60, 102, "nested deeper"),
         ("f(1e999)", 2, "too large"),
     ],

@@ -21,7 +21,7 @@ CONTRACTS = {
     "Schedule": ("depth", "test_depth.py"),
     "Policy": ("policy", "test_policies.py", "test_chunked_prefill.py"),
     "Reader": ("reader", "test_readers.py"),
-    "Format": ("format", "test_formats.py"),
+    "Format": ("format", "test_formats.py", "test_held.py"),
     "Task": ("task", "test_tasks.py"),
 }
 

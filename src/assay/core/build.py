@@ -17,6 +17,10 @@ def build(call: Call | str, seam: str | None = None, **given: Any) -> Any:
     of any. A bare word becomes text where the parameter is annotated as text. The budget is left to the caller. Raises
     AssayError for arguments that do not fit."""
     call = call if isinstance(call, Call) else parse(call)
+    if call.format is not None:
+        raise AssayError(
+            f"{call}: a number format is chosen where a state begins, as cache={call!s} or kv_format={call.format}; leave out +{call.format}"
+        )
     made = registry.get(call.name, seam)
     parameters = accepted(made)
     texts = {name for name, parameter in parameters.items() if _takes_text(parameter)}

@@ -75,6 +75,7 @@ class Compression:
         """
         if self.budget.everything:
             self._measure()
+            self._running().settle()
         else:
             self._finish(ends, context, filling=True)
 
@@ -108,6 +109,7 @@ class Compression:
         if not self.budget.everything and stores:
             self.pins = self._count_pins(lengths)
             self._shrink(self.ceiling)
+        state.settle()
 
     @torch.no_grad()
     def hold(self) -> None:
@@ -117,6 +119,7 @@ class Compression:
         if not self.budget.everything and self.pins:  # without a growing layer there is nothing to hold
             spared = [c - min(c // 8, self.slack) for c in self.ceiling]
             self._shrink([max(s, min(c, p)) for s, c, p in zip(spared, self.ceiling, self.pins, strict=True)])
+        self._running().settle()
 
     def _measure(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self._running().bytes)

@@ -1,6 +1,7 @@
 """The one grammar for naming parts: on the command line, in Python and in reports.
 
-    expression = call ["@" budget]                 twinkv(adakv(snapkv))@0.25    snapkv@512tok    ./mine.py:P(x=1)@4MiB
+    expression = call ["+" format] ["@" budget]    twinkv(adakv(snapkv))@0.25    snapkv+int4@512tok    ./mine.py:P(x=1)@4MiB
+    format     = call                              a number format that what is kept is held in: kivi(bits=2)
     call       = name ["(" [item {"," item}] ")"]  nestedkv(blocks=64)
     item       = [word "="] value
     value      = number | string | True | False | None | "[" values "]" | call
@@ -31,13 +32,15 @@ _DEEPEST, _MOST_LAYERS, _MOST_DIGITS = 50, 4096, 100
 class Call:
     """A part's name with its arguments: numbers, strings, constants, tuples of these, or further calls.
 
-    `options` are (name, value) pairs in the order of their names; `budget` is the text after `@`, or None.
+    `options` are (name, value) pairs in the order of their names; `budget` is the text after `@`, or None; `format` the
+    call after `+`, or None.
     """
 
     name: str
     args: tuple = ()
     options: tuple[tuple[str, Any], ...] = ()
     budget: str | None = None
+    format: "Call | None" = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple(sorted(self.options, key=lambda pair: pair[0])))
@@ -45,7 +48,12 @@ class Call:
     def __str__(self) -> str:
         items = [_write(value) for value in self.args] + [f"{key}={_write(value)}" for key, value in self.options]
         inner = f"({', '.join(items)})" if items else ""
-        return f"{self.name}{inner}" + (f"@{self.budget}" if self.budget is not None else "")
+        held = f"+{self.format}" if self.format is not None else ""
+        return f"{self.name}{inner}{held}" + (f"@{self.budget}" if self.budget is not None else "")
+
+    def alone(self) -> "Call":
+        """Without budget and number format: the part itself."""
+        return Call(self.name, self.args, self.options)
 
 
 def _write(value: Any) -> str:
@@ -61,9 +69,11 @@ def parse(text: str) -> Call:
     """Read one expression. Raises ExpressionError, which shows the text with a caret under the fault."""
     reader = _Reader(text)
     call = reader.call(0)
-    if reader.take("@"):
-        call = Call(call.name, call.args, call.options, reader.budget())
+    held = reader.call(0) if reader.take("+") else None
+    budget = reader.budget() if reader.take("@") else None
     reader.end()
+    if held is not None or budget is not None:
+        call = Call(call.name, call.args, call.options, budget, held)
     return call
 
 
@@ -108,6 +118,8 @@ class _Reader:
         rest = self.text[self.at :]
         if rest.startswith("@"):
             raise self.fail("there is one budget, at the end of the whole expression")
+        if rest.startswith("+"):
+            raise self.fail("there is one number format, before the budget: snapkv+int4@0.25")
         if rest:
             raise self.fail(f"{rest[0]!r} is not expected here" if rest[0] != ")" else "this ) closes nothing")
 
@@ -148,6 +160,8 @@ class _Reader:
             raise self.fail(f"this bracket is not closed by {closing}", opened)
         if self.text[self.at] == "@":
             raise self.fail("a budget belongs to the whole expression, after its last bracket")
+        if self.text[self.at] == "+":
+            raise self.fail("a number format belongs to the whole expression, after its last bracket")
         raise self.fail(f", or {closing} is expected here")
 
     def key(self) -> str | None:

@@ -33,3 +33,22 @@ class Format(ABC):
     @abstractmethod
     def decode(self, encoded: Encoded) -> Float[Tensor, "*rest dim"]:
         """Float32 numbers, of the shape that was encoded."""
+
+
+class GroupedFormat(Format):
+    """A format of caches in which the keys of `group` tokens of a head share scales; values are written token by token.
+
+    Each head's last `recent` tokens, and those older ones that do not fill a group yet, are held as they are. So a piece
+    reads its own tokens, and what was recent when it came, in full.
+    """
+
+    group: int
+    recent: int
+
+    @abstractmethod
+    def encode_keys(self, k: Float[Tensor, "groups group dim"]) -> tuple[Encoded, Encoded]:
+        """What each token holds for itself ("groups group ..."), and what the tokens of a group share ("groups ...")."""
+
+    @abstractmethod
+    def decode_keys(self, own: Encoded, shared: Encoded) -> Float[Tensor, "*rest dim"]:
+        """Float32 keys, of `own` ("*rest ...") and `shared` once for each token ("*rest ...")."""

@@ -18,6 +18,7 @@ from assay.core.arguments import check_kinds, whole
 from assay.core.build import unbudgeted
 from assay.core.compression import Compression
 from assay.core.errors import AssayError
+from assay.core.format import Format
 from assay.core.policy import Policy
 from assay.core.prefill import prefill
 from assay.core.sampling import choose
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 class Options:
     """How to continue. `stop`: strings that end a text (not part of it); `cache`: a policy with its budget, or `full`.
 
-    `kv_format`: a number format that keys and values are held in; `attention`: a reader, for reading part of what is held.
-    `prefill_chunk`: feed the prompts so many tokens at a time, see `assay.core.prefill`; None: whole.
+    `kv_format`: a number format that keys and values are held in; `cache="snapkv+int4@0.25"` says the same in one.
+    `attention`: a reader, for reading part of what is held. `prefill_chunk`: feed the prompts so many tokens at a time, see
+    `assay.core.prefill`; None: whole.
     """
 
     max_tokens: int = 64
@@ -92,7 +94,17 @@ def compression(cache: str | Policy, budget: str | float | None = None) -> Compr
         return None
     if call.budget is None:
         raise AssayError(f"cache {cache!r} has no budget: write {cache}@0.25, {cache}@512tok or {cache}@4MiB")
-    return Compression(expressions.build(call, "policy"), call.budget)
+    return Compression(expressions.build(call.alone(), "policy"), call.budget)
+
+
+def number_format(options: Options) -> Format | None:
+    """The format that keys and values are held in: that of `cache` (`snapkv+int4@0.25`) or of `kv_format`."""
+    named = expressions.parse(options.cache).format
+    if named is not None and options.kv_format is not None:
+        raise AssayError(f"cache {options.cache!r} names a number format already: leave out kv_format")
+    if named is not None:
+        return expressions.build(named, "format")
+    return None if options.kv_format is None else unbudgeted(options.kv_format, "format")
 
 
 def left_padded(
@@ -111,8 +123,8 @@ def left_padded(
 def begin(model: Transformer, batch: int, options: Options) -> ModelState:
     """An empty state that holds and reads as the options say."""
     state = model.start(batch)
-    if options.kv_format is not None:
-        state.hold_in(unbudgeted(options.kv_format, "format"))
+    if (format := number_format(options)) is not None:
+        state.hold_in(format)
     if options.attention is not None:
         state.read_with(unbudgeted(options.attention, "reader"))
     return state

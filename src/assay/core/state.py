@@ -64,6 +64,9 @@ class State(ABC):
     def rollback(self, tokens: int) -> None:
         """Forget the last `tokens` valid tokens of every sequence, or raise Refused."""
 
+    def settle(self) -> None:
+        """Encode what a format in groups holds in full and is due. Where observers look on, the one that chooses calls it."""
+
     @property
     def bytes(self) -> int:
         return distinct_bytes(self.tensors())
@@ -95,12 +98,20 @@ class AttentionState(State):
             raise Refused(f"{what} need every key, but a reader chooses which are read: leave out one of the two")
 
     def advance(self, tokens: int, valid: Bool[Tensor, "batch tokens"] | None) -> None:
-        """Count tokens that were appended and read, then drop what has left the window."""
+        """Count tokens that were appended and read; drop what has left the window and encode what is due."""
         self.seen = self.seen + (tokens if valid is None else valid.sum(1))
-        if self.window is None or max(self.store.counts) <= self.window + 2 * self.SLACK:
-            return
+        if self.window is not None and max(self.store.counts) > self.window + 2 * self.SLACK:
+            self._trim(self.window)
+        if not self.observers:  # a policy that looks on chooses first
+            self.settle()
+
+    def settle(self) -> None:
+        if self.store.settle():
+            self.plan = None  # it is of the keys as they were
+
+    def _trim(self, window: int) -> None:
         flat = self.store.flat()
-        first = self.seen - self.window - self.SLACK
+        first = self.seen - window - self.SLACK
         stays = flat.positions >= first[flat.owner // self.store.kv_heads]
         self.store.keep(stays.nonzero()[:, 0], heads_alike=True)
         self.lost = torch.maximum(self.lost, first - 1)
@@ -179,6 +190,11 @@ class ModelState:
         for store in stores:
             store.format = format
         return self
+
+    def settle(self) -> None:
+        """Encode in every layer what a format in groups still holds in full and is due; nothing in other formats."""
+        for layer in self.layers:
+            layer.settle()
 
     def read_with(self, reader: Reader) -> ModelState:
         """Let a reader choose what is read in the layers that grow without end."""

@@ -11,32 +11,33 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.core import layout
+from assay.core import coding, layout
+from assay.core.columns import Columns
 from assay.core.errors import AssayError
-from assay.core.format import Encoded, Format
+from assay.core.format import Format, GroupedFormat
 from assay.core.pages import EMPTY, Flat, Pages, distinct_bytes
 
 
-class Store:
+class Store(Columns):
     """Keys and values of one layer, as they are or in a number format.
 
-    `kv_heads` key-value heads a sequence. `format`: what is held is encoded when it is appended and
-    decoded when it is read. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
+    `kv_heads` key-value heads a sequence. `format`: what is held is encoded when it is appended (in groups of tokens: when
+    it `settle`s) and decoded when it is read. `page`: tokens in a page once counts are uneven. `grain`: a dense layout grows by this
     many tokens at a time. Without gradients tensors are written in place; under gradients every change is functional.
     """
 
     def __init__(
         self, batch: int, kv_heads: int, *, page: int = 64, grain: int = 16, format: Format | None = None
     ) -> None:
+        super().__init__()
         self.batch, self.kv_heads, self.page, self.grain, self.format = batch, kv_heads, page, grain, format
         self.counts = [0] * (batch * kv_heads)
-        self.arrays: dict[str, Tensor] = {}  # keys, values, "positions" and columns, each (pages, page, ...)
-        self.notes: dict[str, Tensor] = {}  # what a policy remembers of each sequence, (batch, ...)
+        self.tables: dict[str, Tensor] = {}  # what a format in groups holds beside the arrays, see `core/coding.py`
+        self.full: list[int] = []  # tokens of each owner that such a format still holds in full
         self.owner: Int[Tensor, "pages"] = torch.arange(batch * kv_heads)
         self.dtype: torch.dtype | None = None  # of keys and values as they were appended, and are read
         self.values_in_keys = 0  # values are so many first coordinates of the keys, and are not stored again
         self.heads_alike = True  # no head has lost a token that another kept
-        self._written: slice | tuple[Tensor, Tensor] | None = None  # where the last append went
 
     @property
     def owners(self) -> int:
@@ -56,8 +57,13 @@ class Store:
     def bytes(self) -> int:
         return distinct_bytes(self.tensors()) if self.arrays else 0
 
+    @property
+    def coded_at_once(self) -> bool:
+        """New tokens are read from their codes from the start."""
+        return self.format is not None and not isinstance(self.format, GroupedFormat)
+
     def tensors(self) -> list[Tensor]:
-        return [*self.arrays.values(), *self.notes.values(), self.owner]
+        return [*self.arrays.values(), *self.tables.values(), *self.notes.values(), self.owner]
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -79,14 +85,16 @@ class Store:
             raise AssayError(f"keys of {batch} x {heads} heads appended to a store of {self.batch} x {self.kv_heads}")
         spread = positions.to(torch.int32)[:, None].expand(batch, heads, tokens)
         self.dtype = self.dtype or k.dtype
-        new = {**self._coded("k", k), **self._coded("v", v), "positions": spread.reshape(self.owners, tokens)}
+        there = None if valid is None else valid.repeat_interleave(heads, 0)
+        new = coding.coded(self, k.flatten(0, 1), v.flatten(0, 1), there)
+        new["positions"] = spread.reshape(self.owners, tokens)
         functional = functional or layout.needs_grad(*new.values(), *self.arrays.values())
-        if valid is None and self.even:
+        if there is None and self.even:
             self._append_even(new, tokens, functional)
         else:
-            if valid is None:
-                valid = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
-            self._append_uneven(new, valid.repeat_interleave(heads, 0), functional)
+            if there is None:
+                there = torch.ones(self.owners, tokens, dtype=torch.bool, device=k.device)
+            self._append_uneven(new, there, functional)
 
     def _append_even(self, new: dict[str, Tensor], tokens: int, functional: bool) -> None:
         held = self.counts[0]
@@ -138,60 +146,11 @@ class Store:
         t = self.arrays[name]
         return new[name] if name in new else t.new_zeros(self.owners, tokens, *t.shape[2:])
 
-    # -- columns: a policy's own data about each stored token -------------------------------------------------------------
-
-    def write_column(self, name: str, values: Float[Tensor, "batch kv_heads tokens *rest"]) -> None:
-        """Side data for the tokens of the last `append`; what belongs to its invalid tokens is ignored."""
-        values = values.detach().flatten(0, 1)
-        pages, size = self.arrays["positions"].shape[:2]
-        if name not in self.arrays:
-            self.arrays[name] = values.new_zeros(pages, size, *values.shape[2:])
-        column = self.arrays[name]
-        if isinstance(self._written, slice):
-            column[:, self._written] = values
-        elif self._written is not None:
-            slots, valid = self._written
-            column.flatten(0, 1)[slots] = values[valid]
-        else:
-            raise AssayError(f"column {name}: write it right after an append")
-
-    def column(self, name: str) -> Float[Tensor, "stored *rest"]:
-        """Side data aligned with `flat()`."""
-        return self.arrays[name].flatten(0, 1)[self.slots()]
-
-    def set_column(self, name: str, values: Float[Tensor, "stored *rest"]) -> None:
-        pages, size = self.arrays["positions"].shape[:2]
-        column = values.new_zeros(pages * size, *values.shape[1:])
-        column[self.slots()] = values
-        self.arrays[name] = column.view(pages, size, *values.shape[1:])
-
-    def remembered(self) -> list[str]:
-        """Names of the columns and notes that policies keep here (`tag/name`)."""
-        return [name for name in (*self.arrays, *self.notes) if "/" in name]
-
-    def forget(self, name: str) -> None:
-        """Drop a column or a note, if there is one of that name."""
-        self.arrays.pop(name, None)
-        self.notes.pop(name, None)
-
     # -- reading -----------------------------------------------------------------------------------------------------------
 
-    def _coded(self, name: str, x: Float[Tensor, "batch kv_heads tokens dim"]) -> dict[str, Tensor]:
-        """What is stored of keys or values: themselves, or the parts of their codes."""
-        x = x.flatten(0, 1)
-        if self.format is None or not x.shape[-1]:
-            return {name: x}
-        return {f"{name}.{part}": t for part, t in self.format.encode(x.detach()).parts.items()}
-
-    def _plain(self, name: str) -> Float[Tensor, "pages page dim"]:
-        if name in self.arrays or self.format is None:
-            return self.arrays[name]
-        coded = {n.removeprefix(f"{name}."): t for n, t in self.arrays.items() if n.startswith(f"{name}.")}
-        return self.format.decode(Encoded(coded)).to(self.dtype)
-
     def pages(self) -> Pages:
-        k = self._plain("k")
-        v = k[..., : self.values_in_keys] if self.values_in_keys else self._plain("v")
+        k = coding.plain(self, "k")
+        v = k[..., : self.values_in_keys] if self.values_in_keys else coding.plain(self, "v")
         return Pages(k, v, self.arrays["positions"], self.owner)
 
     def slots(self) -> Int[Tensor, "stored"]:
@@ -228,13 +187,19 @@ class Store:
         page = layout.page_for(counts, self.page, self.grain)
         self.arrays, self.owner = layout.moved(self.arrays, slots, counts, page, counts)
         self.counts, self._written = counts, None
+        self._tidy()
+
+    def settle(self) -> bool:
+        """Encode the tokens that a format in groups is ready for; whether there were any."""
+        return coding.settle(self)
+
+    def _tidy(self) -> None:
+        if self.tables:
+            coding.tidy(self)
 
     def set_keys(self, indices: Int[Tensor, "some"], keys: Float[Tensor, "some dim"]) -> None:
         """Other keys in the place of those of these entries of `flat()`, held as the others are."""
-        slots = self.slots()[indices]
-        for name, new in self._coded("k", keys[None, None].to(self.dtype)).items():
-            t = self.arrays[name]
-            self.arrays[name] = t.flatten(0, 1).index_copy(0, slots, new[0].to(t.dtype)).view_as(t)
+        coding.replace_keys(self, self.slots()[indices], keys.to(self.dtype))
 
     def _lay_out(self, room: list[int], page: int) -> None:
         """Pages of this size, with room for so many tokens an owner."""
@@ -255,12 +220,14 @@ class Store:
         held.index_add_(0, self.owner, (self.arrays["positions"] != EMPTY).sum(1))
         self.counts = held.tolist()
         self._written = None
+        self._tidy()
 
     def fork(self) -> Store:
         copy = self._like(self.batch)
         copy.arrays = {name: t.clone() for name, t in self.arrays.items()}
         copy.notes = {name: t.clone() for name, t in self.notes.items()}
         copy.counts, copy.owner = list(self.counts), self.owner
+        copy.tables, copy.full = dict(self.tables), list(self.full)
         return copy
 
     def detach(self) -> Store:
@@ -268,6 +235,7 @@ class Store:
         copy.arrays = {name: t.detach() for name, t in self.arrays.items()}
         copy.notes = dict(self.notes)
         copy.counts, copy.owner = list(self.counts), self.owner
+        copy.tables, copy.full = dict(self.tables), list(self.full)
         return copy
 
     def reorder(self, index: Int[Tensor, "new_batch"]) -> Store:
@@ -283,6 +251,8 @@ class Store:
             torch.arange(len(owners), device=index.device), torch.tensor([len(p) for p in picked], device=index.device)
         )
         copy.arrays = {name: t[torch.cat(picked)] for name, t in self.arrays.items()}
+        copy.tables = dict(self.tables)
+        copy._tidy()
         return copy
 
     def _like(self, batch: int) -> Store:

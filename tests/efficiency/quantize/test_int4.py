@@ -22,5 +22,5 @@ def test_two_codes_share_a_byte_and_the_error_is_half_a_step():
 def test_groups_that_do_not_fit_are_refused():
     with pytest.raises(AssayError, match="do not divide an axis of 40"):
         Int4(group=32).encode(torch.zeros(2, 40))
-    with pytest.raises(AssayError, match="odd"):
+    with pytest.raises(AssayError, match="whole bytes of 2 codes"):
         Int4(group=3)
