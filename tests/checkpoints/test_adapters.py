@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,6 +75,27 @@ def test_merging_is_adding_the_product_by_hand(tmp_path, family, flag):
     assert gap(plain, wanted) > 0.1
     assert gap(model(_TOKENS)[0], wanted) < 1e-4
     assert model.name == "base+lora"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_what_peft_wrote_gives_the_logits_that_peft_gave(name):
+    """Ranks and alphas by module, embeddings, rank-stabilised scales, turned matrices: see tests/fixtures/make_lora.py."""
+    folder = Path(__file__).parents[1] / "fixtures" / "lora" / name
+    wanted = json.loads((folder / "logits.json").read_text())
+    tokens, logits = torch.tensor(wanted["tokens"]), torch.tensor(wanted["logits"])
+    model = load(folder / "adapter")
+    assert model.name == "base+adapter"
+    assert gap(load(folder / "base")(tokens)[0], logits) > 1
+    assert gap(model(tokens)[0], logits) < 1e-4
+
+
+def test_a_resized_embedding_that_comes_along_is_refused(tmp_path):
+    theirs = _base(tmp_path / "base")
+    _adapter(tmp_path / "lora", theirs, ["lm_head"])
+    more = {"base_model.model.lm_head.base_layer.weight": torch.zeros(99, 32)}
+    _rewrite(tmp_path / "lora", lambda tensors: tensors | more)
+    with pytest.raises(AssayError, match=r"brings a matrix of its own, \(99, 32\), that base has no place for"):
+        load(tmp_path / "base", adapter=tmp_path / "lora")
 
 
 def test_rank_stabilised_and_per_module_scales(tmp_path):
@@ -167,6 +189,7 @@ def test_bfloat16(tmp_path):
         ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication"),
         ({"trainable_token_indices": [1]}, "trainable_token_indices"),
         ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+        ({"an_entry_of_tomorrow": {"a": 1}}, "an_entry_of_tomorrow"),
     ],
 )
 def test_other_kinds_are_refused_by_name(tmp_path, entries, why):
@@ -227,6 +250,26 @@ def test_adapters_without_a_base_or_weights(tmp_path):
     weights.rename(weights.with_suffix(".bin"))
     with pytest.raises(AssayError, match="other files may run code when opened and are never read"):
         load(tmp_path / "base", adapter=tmp_path / "lora")
+
+
+def test_a_base_that_is_two_is_not_guessed(tmp_path, monkeypatch):
+    theirs = _base(tmp_path / "base")
+    (tmp_path / "there").mkdir()
+    _base(tmp_path / "there" / "base")
+    _adapter(tmp_path / "there" / "lora", theirs, _MODULES["llama"][1], base_model_name_or_path="../base")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(
+        AssayError, match=r"is an adapter of \.\./base, which is .*/base or .*/there/base: name the base"
+    ):
+        load("../there/lora")
+
+
+def test_an_adapter_from_the_hub_says_what_it_is_of(tmp_path, monkeypatch):
+    _adapter(tmp_path / "lora", _base(tmp_path / "base"), _MODULES["llama"][1], base_model_name_or_path="someone/else")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **options: str(tmp_path / "lora"))
+    with pytest.raises(AssayError, match="is an adapter of someone/else"):
+        load("someone/lora")
 
 
 def test_only_models_of_a_family_take_adapters(tmp_path):

@@ -23,27 +23,17 @@ from assay.core.errors import AssayError
 from assay.core.transformer import Transformer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# entries that make an adapter something other than W + scale * B A, with what they may say
+# entries that may say anything: they name modules and training, or are read here
+_FREE = frozenset(
+    "r lora_alpha use_rslora rank_pattern alpha_pattern fan_in_fan_out base_model_name_or_path revision peft_version task_type "
+    "auto_mapping target_modules exclude_modules layers_to_transform layers_pattern lora_dropout inference_mode eva_config "
+    "megatron_core qalora_group_size".split()
+)
+# and those that may say only this; any other entry may only be empty, since it makes an adapter something else than W + scale * B A
 _PLAIN = {
     "peft_type": ("LORA",),
     "bias": ("none",),
-    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # others have changed the base, too
-    **dict.fromkeys(
-        (
-            "use_dora",
-            "modules_to_save",
-            "lora_bias",
-            "layer_replication",
-            "target_parameters",
-            "trainable_token_indices",
-            "alora_invocation_tokens",
-            "arrow_config",
-            "use_qalora",
-            "use_bdlora",
-            "megatron_config",
-        ),
-        (),
-    ),
+    "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),  # others have changed the base, too
 }
 _MATRIX = re.compile(r"^(blocks\.\d+\.(mixer|channel)\.\w+|embed|unembed)\.weight$")
 
@@ -65,15 +55,29 @@ def split_name(text: str) -> tuple[str, list[Path]]:
 
 
 def base_of(folder: Path) -> str:
-    """The base that an adapter names, if that is a folder or a file here. Raises AssayError where it is not."""
-    named = read_json(folder / CONFIG).get("base_model_name_or_path")
-    for path in (Path(str(named)).expanduser(), folder / str(named)) if named else ():
-        if path.exists():
-            return str(path)
-    raise AssayError(
-        f"{folder} is an adapter of {named or 'a model that it does not name'}, which is no folder here: "
+    """The base that an adapter names, if that is a folder or a file here. Raises AssayError where it is not, or is two."""
+    named = _named(folder)
+    # as PEFT reads it, from where one is, or from where the adapter is
+    found = {path.resolve() for path in (Path(named).expanduser(), folder / named) if named and path.exists()}
+    if len(found) > 1:
+        raise AssayError(
+            f"{folder} is an adapter of {named}, which is {' or '.join(map(str, sorted(found)))}: name the base"
+        )
+    if not found:
+        raise without_base(folder)
+    return str(found.pop())
+
+
+def without_base(folder: Path) -> AssayError:
+    """The error for an adapter alone."""
+    return AssayError(
+        f"{folder} is an adapter of {_named(folder) or 'a model that it does not name'}, which is no folder here: "
         f"name the base, as in assay.load('./base', adapter={str(folder)!r}) or './base+{folder}'"
     )
+
+
+def _named(folder: Path) -> str:
+    return str(read_json(folder / CONFIG).get("base_model_name_or_path") or "")
 
 
 @torch.no_grad()
@@ -89,10 +93,12 @@ def merge(model: Transformer, folder: Path) -> Transformer:
     layout = _layout(model)
     places = _places(model, layout)
     changed: dict[str, Tensor] = {}
-    for module, (down, up) in _pairs(folder).items():
+    halves, tables = _tensors(folder)
+    for module, (down, up) in _pairs(halves, folder).items():
         change = _scale(raw, module, len(down), folder) * (up.float() @ down.float())
         for name, place in _found(module, layout, places, model, folder):
-            changed[name] = model.get_parameter(name) + _ours(change, name, place, layout, model, folder)
+            base = _table(tables[module], name, model, folder) if module in tables else model.get_parameter(name)
+            changed[name] = base + _ours(change, name, place, layout, model, folder)
     for name, whole in changed.items():
         parameter = model.get_parameter(name)
         parameter.data = whole.to(parameter.dtype)
@@ -100,9 +106,8 @@ def merge(model: Transformer, folder: Path) -> Transformer:
 
 
 def _check_kind(raw: dict[str, Any], folder: Path) -> None:
-    for entry, allowed in _PLAIN.items():
-        value = raw.get(entry)
-        if value not in (None, False, [], {}, *allowed):
+    for entry, value in raw.items():
+        if entry not in _FREE and value not in (None, False, [], {}, *_PLAIN.get(entry, ())):
             raise AssayError(f"{folder}: an adapter with {entry}={value!r} is not supported; plain LoRA is")
 
 
@@ -124,29 +129,47 @@ def _places(model: Transformer, layout: Layout) -> dict[str, list[tuple[str, Par
     return found
 
 
-def _pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B of each module. Of an embedding, A is (r, rows) and B (width, r)."""
+def _tensors(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    """A and B of each module, and the embeddings that PEFT writes along with what it adds to them."""
     if not (folder / WEIGHTS).exists():
         raise AssayError(f"{folder} holds no {WEIGHTS}; other files may run code when opened and are never read")
     file = open_safetensors(folder / WEIGHTS)
     halves: dict[str, dict[str, Tensor]] = {}
+    tables: dict[str, Tensor] = {}
     for key in file.keys():
-        match = re.match(r"^(?:base_model\.model\.)?(.+)\.lora_(embedding_)?(A|B)(?:\.default)?(?:\.weight)?$", key)
-        tensor = file.get_tensor(key)
-        if match is None or tensor.ndim != 2:
+        module, _, last = key.removeprefix("base_model.model.").partition(".lora_")
+        half, tensor = re.fullmatch(r"(embedding_)?([AB])(\.default)?(\.weight)?", last), file.get_tensor(key)
+        if half is not None and tensor.ndim == 2:
+            halves.setdefault(module, {})[half[2]] = tensor.T if half[1] else tensor
+            if half[1]:
+                halves[module]["turned"] = tensor
+        elif key.endswith(".base_layer.weight"):
+            tables[module.removesuffix(".base_layer.weight")] = tensor
+        else:
             raise AssayError(f"{folder}: {key} is no A or B of a LoRA; plain LoRA alone is supported")
-        halves.setdefault(match[1], {})[match[3]] = tensor
-        if match[2]:  # the table that is added to has its rows first
-            halves[match[1]]["turned"] = tensor
     if not halves:
         raise AssayError(f"{folder}: {WEIGHTS} is empty")
+    return halves, tables
+
+
+def _pairs(halves: dict[str, dict[str, Tensor]], folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each module (down, up), whose product up @ down is what is added. Of an embedding A is (r, rows), B (width, r)."""
     pairs = {}
     for module, found in halves.items():
-        down, up = found.get("A"), found.get("B")
-        if down is None or up is None or len(down) != up.shape[1]:
+        down, up = ("B", "A") if "turned" in found else ("A", "B")
+        if down not in found or up not in found or len(found[down]) != found[up].shape[1]:
             raise AssayError(f"{folder}: {module} has no A and B of one rank")
-        pairs[module] = (up.T, down.T) if "turned" in found else (down, up)
+        pairs[module] = found[down], found[up]
     return pairs
+
+
+def _table(table: Tensor, name: str, model: Transformer, folder: Path) -> Tensor:
+    """The embedding or readout that an adapter brings along, in place of the model's."""
+    if name not in ("embed.weight", "unembed.weight") or table.shape != model.get_parameter(name).shape:
+        raise AssayError(
+            f"{folder}: it brings a matrix of its own, {tuple(table.shape)}, that {model.name} has no place for ({name})"
+        )
+    return table.to(model.device)
 
 
 def _scale(raw: dict[str, Any], module: str, rank: int, folder: Path) -> float:

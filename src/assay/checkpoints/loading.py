@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.checkpoints import catalogue
-from assay.checkpoints.adapters import base_of, is_adapter, merge, split_name
+from assay.checkpoints.adapters import base_of, is_adapter, merge, split_name, without_base
 from assay.checkpoints.cache import cache_folder, checksum, copy_folder, drop_copy, store_copy
 from assay.checkpoints.files import read_json
 from assay.checkpoints.filling import fill, hollow, ours_from
@@ -77,6 +77,8 @@ def _load(text: str, where: torch.device, kind: torch.dtype) -> Transformer:
 def load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Transformer:
     """A Hugging Face folder."""
     if not (folder / "config.json").exists():
+        if is_adapter(folder):
+            raise without_base(folder)
         raise AssayError(f"{folder} holds no config.json, so it is no checkpoint")
     raw = read_json(folder / "config.json")
     if quantised := raw.get("quantization_config"):
