@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from assay.core.sites import Tap
-from assay.core.state import State
+from assay.core.state import Bias, State
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Position(nn.Module, ABC):
     ) -> Float[Tensor, "batch heads queries keys"] | None:
         """Added to the scores; None where there is nothing to add."""
         return None
+
+
+def bias_of(position: Position | None) -> Bias | None:
+    """What a position adds to scores; None where it adds nothing."""
+    return None if position is None or not position.biased else position.bias
 
 
 class Channel(nn.Module, ABC):

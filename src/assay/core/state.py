@@ -18,6 +18,8 @@ from assay.core.store import Store, distinct_bytes
 
 # Turns queries or keys, as they are before rotation ("batch heads tokens dim"), to these positions ("batch tokens").
 Turn = Callable[[Tensor, Tensor], Tensor]
+# What is added to scores, from the positions of queries ("batch queries") and of each head's keys ("batch heads keys").
+Bias = Callable[[Tensor, Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Observed:
     scale: float  # what q @ k is multiplied by before the softmax
     softcap: float | None = None
     turn: Turn | None = None  # how the layer rotates; None where it does not
+    bias: Bias | None = None  # what it adds to scores; None where it adds nothing
 
 
 class State(ABC):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
+from assay.core.sites import Tap
 from assay.core.state import AttentionState
+from assay.parts.mixers.bidirectional import Bidirectional
 from assay.parts.mixers.softmax import SoftmaxAttention
 from assay.parts.positions.alibi import Alibi, slopes
 
@@ -43,8 +45,6 @@ def test_with_equal_keys_attention_is_a_softmax_of_distances():
         parameter.zero_()
     torch.nn.init.normal_(mixer.v.weight)
     heard = []
-    from assay.core.sites import Tap
-
     mixer.tap = Tap("", {"pattern": [lambda _, x: heard.append(x) or x]})
     state = mixer.start(1)
     assert isinstance(state, AttentionState)
@@ -52,3 +52,24 @@ def test_with_equal_keys_attention_is_a_softmax_of_distances():
     distance = torch.arange(5, -1, -1).double()
     for head, slope in enumerate((2**-4, 2**-8)):
         torch.testing.assert_close(heard[0][0, head, 5], (-slope * distance).softmax(0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("listening", [False, True])
+def test_an_encoder_reads_by_the_same_distances_on_both_sides(listening):
+    mixer = Bidirectional(8, heads=2, position={"part": "alibi", "options": {}}).double()
+    for parameter in (mixer.q.weight, mixer.k.weight):
+        parameter.zero_()
+    torch.nn.init.normal_(mixer.v.weight)
+    torch.nn.init.normal_(mixer.out.weight)
+    heard, x = [], torch.randn(1, 5, 8).double()
+    if listening:
+        mixer.tap = Tap("", {"pattern": [lambda _, x: heard.append(x) or x]})
+    y, _ = mixer(x, positions=torch.arange(5)[None])
+    distance = torch.tensor([2, 1, 0, 1, 2]).double()
+    patterns = [(-slope * distance).softmax(0) for slope in (2**-4, 2**-8)]
+    values = mixer.v(x)[0].unflatten(-1, (2, 4))
+    read = torch.cat([pattern @ values[:, head] for head, pattern in enumerate(patterns)])
+    torch.testing.assert_close(y[0, 2], mixer.out(read))
+    if listening:
+        torch.testing.assert_close(heard[0][0, :, 2], torch.stack(patterns))

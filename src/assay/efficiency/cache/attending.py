@@ -12,9 +12,9 @@ from torch import Tensor
 from assay.core.attention import softmax_or_zero, visible
 from assay.core.dtypes import wide
 from assay.core.errors import AssayError
-from assay.core.state import Observed
+from assay.core.state import Bias, Observed
 from assay.core.store import EMPTY, Store
-from assay.efficiency.cache.common import Rows
+from assay.efficiency.cache.common import Rows, group_bias
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,12 @@ class Queries:
     positions: Int[Tensor, "batch queries"]
     scale: float
     softcap: float | None
+    bias: Bias | None = None
 
     @classmethod
     def of(cls, seen: Observed, voting: Bool[Tensor, "batch tokens"]) -> Queries:
         """Those tokens of one append that are `voting`."""
-        return cls(seen.q, seen.positions.masked_fill(~voting, EMPTY), seen.scale, seen.softcap)
+        return cls(seen.q, seen.positions.masked_fill(~voting, EMPTY), seen.scale, seen.softcap, seen.bias)
 
     @property
     def voting(self) -> Bool[Tensor, "batch queries"]:
@@ -47,10 +48,10 @@ class QueryWindow:
 
     def __init__(self, part: str, tag: str, window: int) -> None:
         self.part, self.tag, self.window = part, tag, window
-        self.logits: dict[int, tuple[float, float | None]] = {}  # scale and soft cap of each layer
+        self.logits: dict[int, tuple[float, float | None, Bias | None]] = {}  # scale, soft cap and bias of each layer
 
     def take(self, layer: int, store: Store, seen: Observed) -> None:
-        self.logits[layer] = seen.scale, seen.softcap
+        self.logits[layer] = seen.scale, seen.softcap, seen.bias
         queries, positions = seen.q[:, :, -self.window :], seen.positions[:, -self.window :]
         if seen.valid is not None:
             queries, positions = seen.q, seen.positions.masked_fill(~seen.valid, EMPTY)
@@ -88,5 +89,9 @@ def attention(queries: Queries, store: Store, rows: Rows) -> Float[Tensor, "owne
     scores = q @ keys[:, None].mT
     if queries.softcap is not None:
         scores = queries.softcap * (scores / queries.softcap).tanh()
-    mask = visible(queries.positions.repeat_interleave(store.kv_heads, 0), at, None)
+    positions = queries.positions.repeat_interleave(store.kv_heads, 0)
+    if queries.bias is not None:
+        owner = torch.arange(len(at), device=at.device)
+        scores = scores + group_bias(queries.bias, positions, at, owner, store.kv_heads, queries.q.shape[1])
+    mask = visible(positions, at, None)
     return softmax_or_zero(scores.masked_fill(~mask[:, None], -torch.inf))

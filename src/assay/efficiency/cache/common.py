@@ -12,7 +12,7 @@ from assay.core.attention import visible
 from assay.core.dtypes import wide
 from assay.core.errors import AssayError
 from assay.core.policy import Policy
-from assay.core.state import Observed
+from assay.core.state import Bias, Observed
 from assay.core.store import Flat, Store
 
 SCORES = 2**23  # scores that exist at one time
@@ -59,6 +59,7 @@ def attention_received(
     *,
     scale: float,
     softcap: float | None,
+    bias: Bias | None = None,
 ) -> Float[Tensor, "stored"]:
     """Softmax attention of these queries to each stored key, summed over the queries and averaged over a group's heads.
 
@@ -72,8 +73,21 @@ def attention_received(
     for begin in range(0, q.shape[2], block):
         part = slice(begin, begin + block)
         valid = None if q_valid is None else q_valid[:, part]
-        total += _received(q[:, :, part], q_positions[:, part], valid, store, keys, scale, softcap)
+        total += _received(q[:, :, part], q_positions[:, part], valid, store, keys, scale, softcap, bias)
     return total.flatten()[store.slots()]
+
+
+def group_bias(
+    bias: Bias,
+    q_positions: Int[Tensor, "rows queries"],
+    k_positions: Int[Tensor, "rows keys"],
+    owner: Int[Tensor, "rows"],
+    kv_heads: int,
+    heads: int,
+) -> Float[Tensor, "rows group queries keys"]:
+    """What a layer adds to the scores of the query heads that share row r's keys, which are `owner[r]`'s."""
+    added = bias(q_positions, k_positions[:, None].expand(-1, heads, -1))
+    return added.unflatten(1, (kv_heads, -1))[torch.arange(len(owner), device=owner.device), owner % kv_heads]
 
 
 def _received(
@@ -84,6 +98,7 @@ def _received(
     keys: Float[Tensor, "pages page dim"],
     scale: float,
     softcap: float | None,
+    bias: Bias | None,
 ) -> Float[Tensor, "pages page"]:
     pages, group = store.pages(), q.shape[1] // store.kv_heads
     tokens, size = q.shape[2], keys.shape[1]
@@ -92,6 +107,10 @@ def _received(
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     sequence = pages.owner // store.kv_heads
+    if bias is not None:
+        scores = scores + group_bias(
+            bias, q_positions[sequence], pages.positions, pages.owner, store.kv_heads, q.shape[1]
+        )
     mask = visible(q_positions[sequence], pages.positions, None)
     if valid is not None:
         mask &= valid[sequence][..., None]

@@ -34,7 +34,9 @@ class H2O(Policy):
         self.local = local
 
     def observe(self, layer: int, store: Store, seen: Observed) -> None:
-        received = attention_received(seen.q, seen.positions, seen.valid, store, scale=seen.scale, softcap=seen.softcap)
+        received = attention_received(
+            seen.q, seen.positions, seen.valid, store, scale=seen.scale, softcap=seen.softcap, bias=seen.bias
+        )
         name = self.named("received")
         before = store.column(name) if name in store.arrays else 0
         store.set_column(name, before + received)

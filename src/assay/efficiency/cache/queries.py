@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.core.errors import AssayError
 from assay.core.policy import Policy
-from assay.core.state import Observed
+from assay.core.state import Bias, Observed
 from assay.core.store import EMPTY, Store
 from assay.efficiency.cache.common import attention_received
 
@@ -23,10 +23,10 @@ class LastQueries(Policy):
 
     def __init__(self, **pins: Any) -> None:
         super().__init__(**pins)
-        self.logits: dict[int, tuple[float, float | None]] = {}  # scale and soft cap of each layer
+        self.logits: dict[int, tuple[float, float | None, Bias | None]] = {}  # scale, soft cap and bias of each layer
 
     def observe(self, layer: int, store: Store, seen: Observed) -> None:
-        self.logits[layer] = seen.scale, seen.softcap
+        self.logits[layer] = seen.scale, seen.softcap, seen.bias
         queries, positions = seen.q[:, :, -self.window :], seen.positions[:, -self.window :]
         if seen.valid is not None:
             queries, positions = seen.q, seen.positions.masked_fill(~seen.valid, EMPTY)
@@ -50,7 +50,9 @@ class LastQueries(Policy):
             raise AssayError(f"{self.part} has not seen this state's tokens: attach it before the context is fed")
         queries, positions = (store.notes[self.named(n)] for n in ("queries", "positions"))
         voting = positions != EMPTY
-        scale, softcap = self.logits[layer]
-        votes = attention_received(queries.transpose(1, 2), positions, voting, store, scale=scale, softcap=softcap)
+        scale, softcap, bias = self.logits[layer]
+        votes = attention_received(
+            queries.transpose(1, 2), positions, voting, store, scale=scale, softcap=softcap, bias=bias
+        )
         sequence = store.flat().owner // store.kv_heads
         return votes / voting.sum(1).clamp(min=1)[sequence], positions, voting

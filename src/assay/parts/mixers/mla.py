@@ -25,7 +25,7 @@ from assay.core.build import build_spec
 from assay.core.config import NormConfig, Spec
 from assay.core.errors import AssayError
 from assay.core.linear import Linear
-from assay.core.mixer import Cost, Mixer
+from assay.core.mixer import Cost, Mixer, bias_of
 from assay.core.norms import Norm
 from assay.core.pages import Pages
 from assay.core.reading import Query
@@ -98,7 +98,17 @@ class MLA(Mixer):
         before = torch.cat([content, rotary], -1), torch.cat([latent, key], -1)
         rotary, key = self.position.rotate(rotary, key, positions)
         q, k = site(self, "q", torch.cat([content, rotary], -1)), site(self, "k", torch.cat([latent, key], -1))
-        return Observed(q, k, k[..., : self.latent], *before, positions, valid, self.scale, turn=self._turn())
+        return Observed(
+            q,
+            k,
+            k[..., : self.latent],
+            *before,
+            positions,
+            valid,
+            self.scale,
+            turn=self._turn(),
+            bias=bias_of(self.position),
+        )
 
     def _turn(self) -> Turn:
         rotate, latent = self.position.rotate, self.latent

@@ -24,7 +24,7 @@ from assay.core.build import build_spec
 from assay.core.config import NormConfig, Spec
 from assay.core.errors import AssayError
 from assay.core.linear import SHORT, Linear, narrowed
-from assay.core.mixer import Cost, Mixer
+from assay.core.mixer import Cost, Mixer, bias_of
 from assay.core.norms import Norm
 from assay.core.reading import Query, read_held
 from assay.core.sites import site, wanted
@@ -122,7 +122,19 @@ class SoftmaxAttention(Mixer):
             alone = k is k_before
             k, v = k.to(self._held_in(k)), v.to(self._held_in(k))
             k_before = k if alone else k_before
-        return Observed(q, k, v, q_before, k_before, positions, valid, self.scale, self.softcap, self._turn())
+        return Observed(
+            q,
+            k,
+            v,
+            q_before,
+            k_before,
+            positions,
+            valid,
+            self.scale,
+            self.softcap,
+            self._turn(),
+            bias_of(self.position),
+        )
 
     def _turn(self) -> Turn | None:
         if self.position is None:
@@ -165,7 +177,7 @@ class SoftmaxAttention(Mixer):
             scale=self.scale,
             window=self.window,
             softcap=self.softcap,
-            bias=None if self.position is None else self.position.bias,
+            bias=seen.bias,
         )
         pattern = attention.softmax_or_zero(site(self, "scores", scores))
         return site(self, "pattern", pattern) @ v
