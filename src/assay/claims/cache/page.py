@@ -48,7 +48,7 @@ class Pool:
     examples: int
 
 
-GEMMA = Pool("gemma-3-270m", "duplicated(facts=2, copies=8)", "multikey(keys=4)", 600, "0.5", 4)
+GEMMA = Pool("gemma-3-270m", "duplicated(facts=2, copies=8)", "multikey(keys=4)", 600, "0.5", 3)
 SMALL = Pool("trace-small(kv_heads=8)", "restated(rho=1.0)", "restated(rho=0.0)", 400, "0.25", 12)
 
 
