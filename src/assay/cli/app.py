@@ -3,7 +3,9 @@
 import typer
 
 from assay import __version__
-from assay.cli import bench, check, claims, compare, lists
+from assay.cli import bench, check, claims, compare, lists, lm_eval
+
+UsageError = typer.BadParameter.__bases__[0]  # what is raised for any words that are not understood
 
 app = typer.Typer(
     help="Takes Transformers apart: one Transformer made of named parts, each published mechanism measured.",
@@ -27,6 +29,7 @@ def _options(
 app.command("compare")(compare.compare)
 app.command("report")(compare.report)
 app.command("bench")(bench.bench)
+app.command("lm-eval")(lm_eval.lm_eval)
 app.command("check")(check.check)
 app.command("parts")(lists.parts)
 app.command("tasks")(lists.tasks)
