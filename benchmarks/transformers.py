@@ -3,7 +3,8 @@
 python -m benchmarks.transformers [--models llama,qwen3,gemma-3-270m] [--rounds 3]
 
 Prints one table for docs/peers.md. A cell is one prompt's work (or one left-padded batch's), timed in turns; its seconds are the
-median over rounds. Equal tokens are counted over all that were generated, perplexities compared as they are.
+median over rounds of processor time, which other work on the machine does not lengthen: run with OMP_NUM_THREADS=1 to read them
+as such. Equal tokens are counted over all that were generated, perplexities compared as they are.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ def _perplexity(logits: Tensor, tokens: Tensor) -> float:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    begun = time.perf_counter()
+    begun = time.process_time()
     out = work()
-    return time.perf_counter() - begun, out
+    return time.process_time() - begun, out
 
 
 def both(name: str, folder: Path) -> tuple[Transformer, Any]:

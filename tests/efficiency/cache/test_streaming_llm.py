@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.compositions.models import latent
 from tests.contracts.tiny_models import causal, reference, some_tokens, tiny
 
 from assay.core.build import build
@@ -171,6 +172,20 @@ def test_scaled_rotations_turn_too_and_where_nothing_rotates_nothing_turns(model
     assert torch.equal(mine.k, other.k) != rotates
     torch.testing.assert_close(mine.k.norm(dim=-1), other.k.norm(dim=-1))
     assert ("rerotate changes nothing" in (policy.explain(model.start(1)) or "")) != rotates
+
+
+@torch.no_grad()
+def test_a_latents_rotary_part_turns_alone():
+    model, tokens = latent(), some_tokens(60) % 50
+    policy = StreamingLLM(True, sink=2, recent=4)
+    state, held, _ = start(model, policy, tokens)
+    plain = start(model, StreamingLLM(sink=2, recent=4), tokens)[0]
+    mixer, mine, other = model.blocks[0].mixer, state.layers[0].store.flat(), plain.layers[0].store.flat()
+    before = state.layers[0].store.notes[policy.named("sinks")].transpose(1, 2)[..., mixer.latent :]
+    turned = mixer.position.rotate(before, before, torch.tensor([[40, 41]]))[1]
+    torch.testing.assert_close(mine.k[:2, mixer.latent :], turned[0, 0], rtol=0, atol=1e-12)
+    assert not torch.allclose(mine.k[:2], other.k[:2])
+    assert torch.equal(mine.k[2:], other.k[2:]) and torch.equal(mine.v, other.v)
 
 
 def test_turned_keys_are_held_in_the_states_format():

@@ -14,7 +14,7 @@ from assay.core.dtypes import wide
 from assay.core.errors import AssayError
 from assay.core.state import Bias, Observed
 from assay.core.store import EMPTY, Store
-from assay.efficiency.cache.common import Rows, group_bias
+from assay.efficiency.cache.common import Rows, attention_received, group_bias
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,21 @@ class QueryWindow:
     def drop(self, store: Store) -> None:
         for name in ("queries", "positions"):
             store.forget(f"{self.tag}/{name}")
+
+
+def received(queries: Queries, store: Store) -> Float[Tensor, "stored"]:
+    """The attention that each stored token receives, averaged over those queries that vote and over a group's heads."""
+    total = attention_received(
+        queries.q,
+        queries.positions,
+        queries.voting,
+        store,
+        scale=queries.scale,
+        softcap=queries.softcap,
+        bias=queries.bias,
+    )
+    voters = queries.voting.sum(1).clamp(min=1)
+    return total / voters[store.flat().owner // store.kv_heads]
 
 
 def attention(queries: Queries, store: Store, rows: Rows) -> Float[Tensor, "owners group queries longest"]:

@@ -21,15 +21,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import AssayError
+from assay.core.policy import Policy
+from assay.core.state import Observed
 from assay.core.store import Store
+from assay.efficiency.cache.attending import QueryWindow, received
 from assay.efficiency.cache.common import Rows, among
-from assay.efficiency.cache.queries import LastQueries
 
 
-class SnapKV(LastQueries):
+class SnapKV(Policy):
     """`window` queries vote, votes are pooled over `kernel` neighbours (`max` or `mean`). The queries are held in the store."""
-
-    part = "snapkv"
 
     def __init__(self, window: int = 32, kernel: int = 7, pool: Literal["max", "mean"] = "max", **pins: Any) -> None:
         super().__init__(**pins)
@@ -37,13 +37,16 @@ class SnapKV(LastQueries):
             raise AssayError(f"snapkv: window={window} must be positive and kernel={kernel} odd")
         among("snapkv", pool=(pool, ("max", "mean")))
         self.window, self.kernel, self.pool = window, kernel, pool
+        self.last = QueryWindow("snapkv", self.tag, window)
+
+    def observe(self, layer: int, store: Store, seen: Observed) -> None:
+        self.last.take(layer, store, seen)
 
     def score(self, layer: int, store: Store) -> Float[Tensor, "stored"]:
-        votes, positions, voting = self.votes(layer, store)
-        flat = store.flat()
-        first = positions.masked_fill(~voting, torch.iinfo(positions.dtype).max).amin(1)
+        queries, flat = self.last.held(layer, store), store.flat()
+        first = queries.positions.masked_fill(~queries.voting, torch.iinfo(queries.positions.dtype).max).amin(1)
         in_window = flat.positions >= first[flat.owner // store.kv_heads]
-        votes = votes.masked_fill(in_window, 0)
+        votes = received(queries, store).masked_fill(in_window, 0)
         rows = Rows(flat, store.owners)
         return rows.flat(self._pooled(rows.pad(votes))).masked_fill(in_window, 1 + 1e-6)
 

@@ -12,22 +12,29 @@ object: TOVA
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.policy import Policy
+from assay.core.state import Observed
 from assay.core.store import Store
-from assay.efficiency.cache.queries import LastQueries
+from assay.efficiency.cache.attending import QueryWindow, received
 
 
-class TOVA(LastQueries):
+class TOVA(Policy):
     """Holds one query a head. As all heads score alike, per-head budgets such as adakv's change nothing."""
 
-    part = "tova"
-    window = 1
+    def __init__(self, **pins: Any) -> None:
+        super().__init__(**pins)
+        self.last = QueryWindow("tova", self.tag, 1)
+
+    def observe(self, layer: int, store: Store, seen: Observed) -> None:
+        self.last.take(layer, store, seen)
 
     def score(self, layer: int, store: Store) -> Float[Tensor, "stored"]:
-        votes, _, _ = self.votes(layer, store)
-        flat = store.flat()
+        votes, flat = received(self.last.held(layer, store), store), store.flat()
         reach = int(flat.positions.max()) + 1
         at = (flat.owner // store.kv_heads) * reach + flat.positions
         return votes.new_zeros(store.batch * reach).index_add(0, at, votes)[at] / store.kv_heads
