@@ -47,7 +47,8 @@ def test_a_head_that_never_changes_has_no_variation_and_one_that_alternates_the_
         mass = mass[:10]  # as many high as low
         assert mass.tolist() == pytest.approx([high, low] * 5)
         assert float(variation(mass)) == pytest.approx((high - low) / (high + low), abs=1e-12)
-    assert float(variation(torch.zeros(4))) == torch.inf
+    assert float(variation(torch.zeros(4))) == torch.inf == float(variation(torch.full((4,), 0.4), 0.5))
+    assert float(variation(torch.full((4,), 0.5), 0.5)) == 0
     assert float(variation(torch.tensor([0.3]))) == 0
 
 
@@ -61,7 +62,7 @@ def test_what_the_reference_chose_is_followed_and_nothing_else():
 
 
 def test_a_key_value_head_varies_as_its_worst_query_head():
-    policy, seen = CateKV(SnapKV(), window=4, steps=5), observed(80, kv_heads=2, group=2)
+    policy, seen = CateKV(SnapKV(), window=4, steps=5, mean=0.0), observed(80, kv_heads=2, group=2)
     steady = seen.q[:, :, -1:].expand(-1, -1, 80, -1).clone()
     steady[:, 3] = seen.q[:, 3]  # one head of the second group goes on changing
     store = Store(1, 2)
@@ -73,6 +74,12 @@ def test_a_key_value_head_varies_as_its_worst_query_head():
     first, second = store.notes[policy.named("variation")][0].tolist()
     assert first < 0.1 < second and policy.split({0: store}).tolist() == [[True, False]]
     assert not policy.queries.holds(store)
+
+
+def test_heads_that_give_little_to_what_they_chose_are_never_consistent():
+    """Random weights look everywhere: no head gives half of its attention to a twentieth of the tokens."""
+    state, held = compressed(CateKV(SnapKV(**PINS), 1.0, window=8), "0.5", some_tokens(200))
+    assert not bool(held.policy.split(state.growing()).any()) and counts(state) == [[100, 100]] * 2
 
 
 def test_adaptive_heads_keep_all_and_consistent_ones_share_what_is_left():
@@ -89,7 +96,7 @@ def test_a_share_of_zero_or_one_is_the_policy_itself():
     tokens = some_tokens(100)
     plain, _ = compressed(SnapKV(**PINS), "0.4", tokens)
     for share in (0.0, 1.0):
-        state, _ = compressed(CateKV(SnapKV(**PINS), share), "0.4", tokens)
+        state, _ = compressed(CateKV(SnapKV(**PINS), share, mean=0), "0.4", tokens)
         for mine, other in zip(state.growing().values(), plain.growing().values(), strict=True):
             assert torch.equal(mine.flat().positions, other.flat().positions)
 
@@ -110,19 +117,19 @@ def test_what_is_held_is_what_the_formula_says_and_the_rest_is_really_freed():
 
 def test_heads_of_all_layers_are_ranked_together_and_each_sequence_has_its_own_split():
     rows = [some_tokens(200, seed=n) for n in (1, 2)]
-    state, held = compressed(CateKV(SnapKV(**PINS), window=8), "0.5", torch.cat(rows))
+    state, held = compressed(CateKV(SnapKV(**PINS), window=8, mean=0), "0.5", torch.cat(rows))
     split = held.policy.split(state.growing())
     assert split.sum(1).tolist() == [2, 2]
     for b, row in enumerate(rows):
-        alone, own = compressed(CateKV(SnapKV(**PINS), window=8), "0.5", row)
+        alone, own = compressed(CateKV(SnapKV(**PINS), window=8, mean=0), "0.5", row)
         assert own.policy.split(alone.growing())[0].tolist() == split[b].tolist()
         assert [c[2 * b : 2 * b + 2] for c in counts(state)] == counts(alone)
 
 
 def test_a_calibration_text_gives_the_split_that_its_own_prompt_would_have_and_freezes_it():
     model, text = tiny(), some_tokens(200, seed=5)
-    heads = consistent_heads(model, text, 0.25, window=8)
-    _, held = compressed(CateKV(SnapKV(**PINS), 0.25, window=8), "0.5", text)
+    heads = consistent_heads(model, text, 0.25, window=8, mean=0)
+    _, held = compressed(CateKV(SnapKV(**PINS), 0.25, window=8, mean=0), "0.5", text)
     assert len(heads) == 1
     frozen = CateKV(SnapKV(**PINS), consistent=heads)
     state, held = compressed(frozen, "0.5", some_tokens(100))
@@ -136,7 +143,7 @@ def test_a_calibration_text_gives_the_split_that_its_own_prompt_would_have_and_f
 def test_a_context_in_pieces_is_split_once_it_is_in():
     model, tokens = tiny(), some_tokens(200)
     state = model.start(1)
-    held = Compression(CateKV(SnapKV(**PINS), window=8), "60tok").attach(state)
+    held = Compression(CateKV(SnapKV(**PINS), window=8, mean=0), "60tok").attach(state)
     with torch.no_grad():
         model(tokens[:, :120], state, logits="none")
         held.finish_piece(torch.tensor([200]))
@@ -147,7 +154,7 @@ def test_a_context_in_pieces_is_split_once_it_is_in():
 
 
 def test_whole_layers_where_there_is_one_head_each_and_it_says_so():
-    state, held = compressed(CateKV(SnapKV(**PINS), window=8), "0.5", some_tokens(200), tiny(kv_heads=1))
+    state, held = compressed(CateKV(SnapKV(**PINS), window=8, mean=0), "0.5", some_tokens(200), tiny(kv_heads=1))
     (first,), (second,) = counts(state)
     assert {first, second} != {100} and first + second == 200
     assert "whole layers" in held.policy.explain(tiny(kv_heads=1).start(1))

@@ -7,6 +7,7 @@ import torch
 from tests.contracts.tiny_models import some_tokens, tiny
 from tests.efficiency.cache.stores import fed, observed, order
 
+from assay.core.build import build
 from assay.core.compression import Compression
 from assay.core.errors import AssayError
 from assay.core.store import Store
@@ -207,5 +208,6 @@ def test_bad_input():
         InertiaKV(refresh=0)
     with pytest.raises(AssayError, match="scorer='luck'; choose attention"):
         InertiaKV(scorer="luck")
+    assert build("inertiakv(scorer=value, start=zero)", "policy").scorer == "value"
     with pytest.raises(AssayError, match="attach it before"):
         InertiaKV().score(0, fed(Knorm(), observed(4)))

@@ -1,8 +1,9 @@
 """Keep little of heads that go on reading the same tokens, and nearly all of those that do not.
 
 A head's reference window of queries chooses the `selected` share of the tokens before it that they read most; its variation is
-CV = std / mean, over later windows, of the attention that the chosen tokens still receive. The `share` of key-value heads with the lowest
-variation are consistent, a key-value head having the largest of its query heads'. At a budget, adaptive heads keep everything, as far
+CV = std / mean, over later windows, of the attention that the chosen tokens still receive; of a head that gives them less than `mean` on
+average it is infinite. The `share` of key-value heads with the lowest variation are consistent, a key-value head having the largest of
+its query heads', and those of infinite variation never. At a budget, adaptive heads keep everything, as far
 as that leaves each consistent head its pins and `floor` of the rest of an equal share; consistent heads keep what the wrapped policy
 chooses (`catekv(snapkv)` is nearest to the paper). With share 0 all heads are alike, and of a whole budget nothing is lost.
 
@@ -10,7 +11,8 @@ chooses (`catekv(snapkv)` is nearest to the paper). With share 0 all heads are a
 does. Without it each prompt is its own calibration: its last `window * (steps + 1)` queries, which are held until it is in.
 Where a layer has one key-value head, whole layers are consistent or adaptive.
 
-Windows of 16 queries, 8 of them after the reference, 5 % of the tokens, half of the heads and the floor of 20 % are choices.
+Windows of 16 queries, 8 of them after the reference, 5 % of the tokens, a mean of a half, half of the heads and the floor of 20 % are
+choices.
 
 seam: policy
 row: D47
@@ -55,6 +57,7 @@ class CateKV(Wrapper):
         window: int = 16,
         steps: int = 8,
         selected: float = 0.05,
+        mean: float = 0.5,
         floor: float = 0.2,
         sink: int | None = None,
         recent: int | None = None,
@@ -63,14 +66,14 @@ class CateKV(Wrapper):
         super().__init__(inner, sink=sink, recent=recent, prompt=prompt)
         whole("catekv", window=window)
         whole("catekv", 2, steps=steps)
-        for name, value in (("share", share), ("selected", selected), ("floor", floor)):
+        for name, value in (("share", share), ("selected", selected), ("mean", mean), ("floor", floor)):
             if not 0 <= value <= 1:
                 raise AssayError(f"catekv: {name}={value} is no share; give a number from 0 to 1")
         if consistent is not None and any(len(pair) != 2 for pair in consistent):
             raise AssayError(
                 f"catekv: consistent={consistent}; give pairs of a layer and a head, as in [[5, 0], [11, 2]]"
             )
-        self.share, self.window, self.selected, self.floor = share, window, selected, floor
+        self.share, self.window, self.selected, self.mean, self.floor = share, window, selected, mean, floor
         self.consistent = None if consistent is None else frozenset((layer, head) for layer, head in consistent)
         self.queries = QueryWindow("catekv", self.tag, window * (steps + 1))
 
@@ -95,7 +98,7 @@ class CateKV(Wrapper):
         ):
             voting = asking != EMPTY
             mass = masses(read[:, voting], asking[voting], positions, self.window, self.selected)
-            found.append(variation(mass).max())
+            found.append(variation(mass, self.mean).max())
         return torch.stack(found).view(store.batch, -1)
 
     def allot(
@@ -129,7 +132,7 @@ class CateKV(Wrapper):
             raise AssayError("catekv has not seen this state's tokens: attach it before the context is fed")
         variations = torch.cat([store.notes[name] for store in stores.values()], 1)
         place = variations.argsort(dim=1, stable=True).argsort(dim=1)
-        return place < round(self.share * len(heads))
+        return (place < round(self.share * len(heads))) & variations.isfinite()
 
     def limits(self, kv_heads: list[int]) -> str | None:
         lines = [ONE_HEAD if set(kv_heads) == {1} else None, self.inner.limits(kv_heads)]
@@ -157,12 +160,13 @@ def masses(
     return pattern[..., 1:, :].gather(-1, chosen.expand(*chosen.shape[:-2], steps, top)).sum(-1)
 
 
-def variation(mass: Float[Tensor, "*heads steps"]) -> Float[Tensor, "*heads"]:
-    """Standard deviation over mean; infinite of a head that never looks back, 0 where there are no two steps to compare."""
+def variation(mass: Float[Tensor, "*heads steps"], least: float = 0.0) -> Float[Tensor, "*heads"]:
+    """Standard deviation over mean. Infinite where the mean is below `least` or 0; 0 where there are no two steps to compare."""
     if mass.shape[-1] < 2:
         return mass.new_zeros(mass.shape[:-1])
     mean = mass.mean(-1)
-    return torch.where(mean > 0, mass.std(-1, correction=0) / mean.clamp(min=1e-30), torch.inf)
+    kept = (mean > 0) & (mean >= least)
+    return torch.where(kept, mass.std(-1, correction=0) / mean.clamp(min=1e-30), torch.inf)
 
 
 def shares(

@@ -37,7 +37,7 @@ from assay.efficiency.cache.attending import Queries, attention
 from assay.efficiency.cache.common import SCORES, Rows, among, unit
 
 TIMELESS = ("knorm", "keydiff", "recency")
-Scorer = Literal["attention", "value", "entropy", "knorm", "keydiff", "recency", "learned"]
+SCORERS = ("attention", "value", "entropy", "learned", *TIMELESS)
 
 
 class InertiaKV(Policy):
@@ -48,7 +48,7 @@ class InertiaKV(Policy):
         beta: float = 0.9,
         refresh: int = 1,
         frozen: bool = False,
-        scorer: Scorer = "attention",
+        scorer: Literal["attention", "value", "entropy", "knorm", "keydiff", "recency", "learned"] = "attention",
         start: Literal["mean", "zero"] = "mean",
         **pins: Any,
     ) -> None:
@@ -56,7 +56,7 @@ class InertiaKV(Policy):
         if not 0 <= beta < 1:
             raise AssayError(f"inertiakv: beta={beta}; give a number from 0 on and below 1")
         whole("inertiakv", refresh=refresh)
-        among("inertiakv", scorer=(scorer, Scorer.__args__), start=(start, ("mean", "zero")))
+        among("inertiakv", scorer=(scorer, SCORERS), start=(start, ("mean", "zero")))
         self.beta, self.refresh, self.frozen, self.scorer, self.start = beta, refresh, frozen, scorer, start
         self.scored = 0
 
