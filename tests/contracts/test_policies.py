@@ -51,7 +51,8 @@ BOUNDED = [e for e in EVERY if build(e, "policy").bounded]
 # Kept keys keep their values and true positions, except where a policy is named here, with the reason and what it comes to.
 RELAXED = {
     "streaming_llm(rerotate=True)": "counts positions within the cache, as published: sinks' keys are turned towards the "
-    "window, and no prompt is pinned. tests/efficiency/cache/test_streaming_llm.py holds it to what it should give instead",
+    "window, and no prompt is pinned. Measured: 0.46 standard deviations of the logits from the whole model under a mask, once "
+    "76 of 96 tokens are gone. test_streaming_llm.py holds it to that, and to the paper's own cache at every step",
 }
 STRICT = [e for e in BOUNDED if e not in RELAXED]
 MODELS = {

@@ -1,5 +1,7 @@
 """ChunkKV: whole chunks stay, chosen by the mean of the inner scores; pins act by token; a length of one is the policy itself."""
 
+import dataclasses
+
 import pytest
 import torch
 from tests.contracts.tiny_models import some_tokens, tiny
@@ -63,6 +65,15 @@ def test_heads_of_a_layer_keep_the_same_chunks():
     scores = policy.score(0, store).view(3, 10, 4)
     norms = -store.flat().k.norm(dim=-1).view(3, 10, 4)
     torch.testing.assert_close(scores, norms.float().mean((0, 2))[None, :, None].expand(3, 10, 4))
+
+
+def test_sequences_of_a_batch_choose_by_themselves():
+    policy, seen = ChunkKV(Knorm(), length=5), observed(20, batch=2)
+    together = policy.score(0, fed(policy, seen)).view(2, -1)
+    names = ("q", "k", "v", "q_unrotated", "k_unrotated", "positions")
+    for b in range(2):
+        alone = dataclasses.replace(seen, **{name: getattr(seen, name)[b : b + 1] for name in names})
+        torch.testing.assert_close(together[b], policy.score(0, fed(policy, alone)))
 
 
 @torch.no_grad()
