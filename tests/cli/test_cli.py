@@ -111,9 +111,17 @@ def test_ctrl_c_in_a_comparison_says_how_to_go_on(capsys):
 
 
 def test_words_that_are_no_command_or_option_are_exit_code_2(run):
-    for words in (["compere"], ["parts", "--sean", "policy"], ["claim"]):
+    for words in (
+        ["compere"],
+        ["parts", "--sean", "policy"],
+        ["claim"],
+        ["compare", "m", "--examples", "x"],
+        ["bench", "--rounds"],
+    ):
         code, _, err = run(words)
-        assert code == 2 and err
+        assert code == 2 and err.startswith("assay: ") and err.count("\n") == 1 and "--help" in err
+    code, out, err = run([])
+    assert code == 2 and "Usage: " in out and not err
 
 
 def test_a_closed_pipe_is_quiet():

@@ -48,18 +48,16 @@ def test_only_what_was_said_is_set(asked, capsys):
 
 
 def test_every_option_arrives(asked, capsys):
-    words = (
-        "compare m snapkv twinkv(snapkv)@0.5 --tasks needle,ppl --budgets .5,64tok --length 512 --examples 3 --seed 7"
-    )
+    words = "compare m snapkv twinkv(snapkv)@0.5 --tasks needle,ppl --budgets .5,64tok --length 512,1024 --on ray --examples 3 --seed 7"
     words += " --out runs/y --aware --generate --device cpu --dtype bfloat16 --max-loss 2% --max-bytes 0.5"
     assert run(words.split(), capsys)[0] == 0
     settings = asked[0][2]
     assert settings.pop("parts") == ["snapkv", "twinkv(snapkv)@0.5"]
-    assert str(settings.pop("out")) == "runs/y"
+    assert str(settings.pop("out")) == "runs/y" and settings.pop("on") == "ray"
     assert settings == {
         "tasks": "needle,ppl",
         "budgets": ".5,64tok",
-        "length": 512,
+        "length": "512,1024",
         "examples": 3,
         "seed": 7,
         "aware": True,
@@ -86,6 +84,9 @@ def test_a_dry_run_prints_no_report(asked, capsys):
         (["snapkv", "--budgets", "1.5"], "budget '1.5'"),
         (["snapkv", "--budgets", "0"], "budget '0'"),
         (["snapkv", "--examples", "0"], "examples=0"),
+        (["snapkv", "--length", "x"], "length 'x': whole numbers of tokens are needed"),
+        (["snapkv", "--length", "512,0"], "length '0'"),
+        (["snapkv", "--on", "slurm"], "on='slurm': write ray"),
         (["snapkv", "--max-loss", "little"], "--max-loss 'little': write a share"),
         (["snapkv", "--tasks", "text:/nowhere.txt"], "/nowhere.txt"),
         (["./nowhere.py:P"], "there is no file nowhere.py"),
@@ -115,3 +116,8 @@ def test_ctrl_c_in_the_grid_says_how_to_go_on(monkeypatch, capsys):
 def test_a_report_of_no_run_is_one_line(tmp_path, capsys):
     code, _, err = run(["report", str(tmp_path)], capsys)
     assert code == 2 and "holds no run" in err
+
+
+def test_a_comparison_of_two_runs_needs_both(tmp_path, capsys):
+    code, _, err = run(["report", str(tmp_path), "--against", str(tmp_path / "no")], capsys)
+    assert code == 2 and err.startswith("assay: ") and "holds no run" in err

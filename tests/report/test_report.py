@@ -10,10 +10,10 @@ from rich.console import Console
 from assay.core.errors import AssayError
 from assay.report import format as say
 from assay.report import picture, print_summary, write_csv
-from assay.report.kept import kept_pictures, runs, strip
+from assay.report.kept import kept_pictures, levels, runs
 from assay.report.palette import LIGHT, styles
 from assay.report.picture import ticks
-from assay.report.summary import Kept
+from assay.report.summary import Passage
 
 
 def printed(summary, width):
@@ -34,7 +34,13 @@ def test_the_terminal_table_fits_its_width_and_cuts_no_name(summary, width):
 
 def test_the_terminal_says_what_was_skipped_noted_and_says_nothing(summary, run):
     text = printed(summary, 120)
-    for said in (run["refused"][0]["why"], run["notes"][0]["says"], "variables says nothing here", "≈", summary.recommendation.says):
+    for said in (
+        run["refused"][0]["why"],
+        run["notes"][0]["says"],
+        "variables says nothing here",
+        "≈",
+        summary.recommendation.says,
+    ):
         assert said in text
     assert "3 of 1000 cells are not finished" in printed(replace(summary, finished=997, planned=1000), 120)
 
@@ -68,22 +74,28 @@ def test_ticks_are_round_and_inside():
     assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0] and ticks(14.2, 25.3) == [16, 18, 20, 22, 24]
 
 
-def test_runs_join_equal_shades_and_lose_nothing_held():
-    assert runs([0, 0, 1, 1, 0.5, 0]) == [(8, 2, 2), (4, 4, 1)]
-    assert runs([0.001]) == [(1, 0, 1)]  # hardly held is not the same as not held
+def test_levels_lose_nothing_held():
+    assert levels([0, 1, 0.5, 0.3, 0.99]) == "08428"
+    assert levels([0.001]) == "1"  # hardly held is not the same as not held
 
 
-def test_a_strip_covers_exactly_what_is_held():
-    kept = Kept("t", "p", "0.5", 0, 8, {3: [1, 0, 0, 1], 7: [0, 1, 1, 0]}, ((2, 4),))
-    made = strip(kept)
-    assert (made.rows, made.width, made.held, made.spans) == (2, 4, 0.5, ((1.0, 1.0),))
-    assert made.paths == ((1.0, "M0 0h1v1h-1zM3 0h1v1h-1zM1 1h2v1h-2z"),)
+def test_stretches_of_a_passage_join_what_is_held_alike_and_keep_the_answer_apart():
+    passage = Passage(10, (2, 4), ("a", " b", " c", " d", " e"), "00999")
+    assert runs(passage) == [("a b", "0", False), (" c d", "9", True), (" e", "9", False)]
 
 
-def test_one_picture_a_task_in_the_order_of_the_grid(summary):
+def test_one_picture_a_task_in_the_order_of_the_grid_with_the_text_it_lies_over(summary):
     shown = kept_pictures(summary)
-    assert [k.task for k in shown] == [t.name for t in summary.tasks]
-    assert [s.name for s in shown[0].strips][:3] == ["random@0.5", "random@0.25", "random@0.1"]
+    assert [k["task"] for k in shown] == [t.name for t in summary.tasks]
+    assert [c["name"] for c in shown[0]["cells"]][:3] == ["random@0.5", "random@0.25", "random@0.1"]
+    for kept in shown:
+        assert len(kept["pieces"]) == kept["tokens"] == 1000
+        for cell in kept["cells"]:
+            assert (
+                len(cell["shades"]) == 1000
+                and cell["layers"] == [5, 11, 17]
+                and {len(b) for b in cell["bins"]} == {512}
+            )
 
 
 def test_policies_differ_in_colour_and_shape_and_random_is_grey():

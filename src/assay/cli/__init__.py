@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from assay.core.errors import AssayError
 
@@ -18,15 +19,17 @@ def main(words: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        from assay.cli.app import app
+        from assay.cli.app import UsageError, app
 
-        app(args=words, prog_name="assay")
+        try:
+            code = app(args=words, prog_name="assay", standalone_mode=False)
+        except UsageError as error:
+            _misused(error)
+        if code == 130:
+            _stopped(words)
+        sys.exit(code)
     except KeyboardInterrupt:
         _stopped(words)
-    except SystemExit as end:
-        if end.code == 130:
-            _stopped(words)
-        raise
     except AssayError as error:
         if debug:
             raise
@@ -41,12 +44,21 @@ def main(words: Sequence[str] | None = None) -> None:
         _fail(f"the disk is full{where}; free some space and run the same command again")
 
 
-def _fail(why: str) -> None:
+def _misused(error: Exception) -> NoReturn:
+    """One line for words that are no command, option or value."""
+    said = error.format_message()
+    if not said:  # no words at all: the help is printed already
+        sys.exit(2)
+    where = error.ctx.command_path if error.ctx is not None else "assay"
+    _fail(f"{' '.join(said.split()).rstrip('.')}; see {where} --help")
+
+
+def _fail(why: str) -> NoReturn:
     print(f"assay: {why}", file=sys.stderr)
     sys.exit(2)
 
 
-def _stopped(words: Sequence[str]) -> None:
+def _stopped(words: Sequence[str]) -> NoReturn:
     mend = ""
     if words[:1] == ["compare"]:
         mend = f"; every finished cell is kept, go on with: assay {shlex.join(words)}"

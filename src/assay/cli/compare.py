@@ -18,12 +18,13 @@ def compare(
     policies: list[str] = typer.Argument(None, help="Cache policies: snapkv 'twinkv(snapkv)' ./mine.py:MyPolicy"),
     tasks: str = typer.Option(None, help="By comma: needle,multikey,ppl,text:FILE,jsonl:FILE"),
     budgets: str = typer.Option(None, help="By comma: 0.25 (of the tokens), 512tok, 4MiB"),
-    length: int = typer.Option(None, help="Tokens of a context."),
-    examples: int = typer.Option(None, help="Examples a task."),
+    length: str = typer.Option(None, help="Tokens of a context; several by comma: 512,1024,2048"),
+    examples: int = typer.Option(None, help="Examples a task and length."),
     seed: int = typer.Option(None, help="Seed of the examples and of random choices; by default 0."),
     out: Path = typer.Option(None, help="Folder of the run; the same command resumes it."),
     aware: bool = typer.Option(False, "--aware", help="Compress with the question in sight, not before it is seen."),
     generate: bool = typer.Option(False, "--generate", help="Score what greedy decoding writes, not a forced answer."),
+    on: str = typer.Option(None, help="Where: ray (this machine's cores) or ray:ADDRESS (a cluster)"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print every cell and the time it may take; run nothing."),
     device: str = typer.Option(None, help="cpu, cuda or mps"),
     dtype: str = typer.Option(None, help="float32, bfloat16 or float16"),
@@ -47,16 +48,25 @@ def compare(
     from assay.bench.compare import compare as run_grid
 
     parts = {"parts": policies} if policies else {}
-    result = run_grid(model, out=out, dry_run=dry_run, **parts, **settings)
+    result = run_grid(model, out=out, on=on, dry_run=dry_run, **parts, **settings)
     if not dry_run:
         _show(result)
 
 
-def report(run: Path = typer.Argument(help="The folder of a run.")) -> None:
-    """Make the tables, the page and the CSV file of a run again, from its finished cells."""
-    from assay.bench.compare import open_run
+def report(
+    run: Path = typer.Argument(help="The folder of a run."),
+    against: Path = typer.Option(None, help="The folder of another run: what changed since, cell by cell."),
+) -> None:
+    """Make the tables, the page and the CSV file of a run again, from its finished cells; or say what changed against another."""
+    if against is None:
+        from assay.bench.compare import open_run
 
-    _show(open_run(run))
+        _show(open_run(run))
+        return
+    from assay.bench.compare.against import against as compare_with
+
+    compare_with(run, against)
+    print(f"page: {run / 'against.html'}")
 
 
 def _show(result: Result) -> None:

@@ -58,6 +58,12 @@ def estimate_text(estimate: Estimate | None) -> str:
     return NONE if estimate is None else number(estimate.mean)
 
 
+def percent_interval(estimate: Estimate) -> str:
+    return (
+        "" if estimate.low is None or estimate.high is None else f"{100 * estimate.low:.0f}–{100 * estimate.high:.0f}"
+    )
+
+
 def signed(value: float) -> str:
     """Three digits where two would hide a small difference."""
     text = f"{value:+.{3 if abs(value) < 0.1 else 2}f}"
@@ -100,8 +106,15 @@ def settings_text(run: dict) -> list[str]:
     aware = fixed.get("aware")
     seen = "compressed together with the question (aware)" if aware else "compressed before the question is seen"
     scored = "answers are generated greedily" if fixed.get("generate") else "answers are scored in one forced pass"
+    each = "a task and length" if len(grid.get("lengths", ())) > 1 else "a task"
     return [
-        f"contexts of {fixed.get('length', '?')} tokens, {seen}",
-        f"{grid.get('examples', '?')} examples a task, from seed {fixed.get('seed', '?')}; {scored}",
+        f"contexts of {lengths_text(run)} tokens, {seen}",
+        f"{grid.get('examples', '?')} examples {each}, from seed {fixed.get('seed', '?')}; {scored}",
         f"in {fixed.get('dtype', '?')} on {fixed.get('device', '?')}",
     ]
+
+
+def lengths_text(run: dict) -> str:
+    """`1024`, or `512, 1024 and 2048`."""
+    *others, last = map(str, run.get("grid", {}).get("lengths") or [run.get("fixed", {}).get("length", "?")])
+    return f"{', '.join(others)} and {last}" if others else last

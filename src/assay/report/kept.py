@@ -1,85 +1,67 @@
-"""Which positions of the context were held, as strips: one strip a layer, one block a policy and budget."""
+"""Which tokens of a context were held: over its text, and as strips of one line a layer. Data for the page's script."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
-from assay.report.summary import Kept, Summary
+from assay.report.summary import Kept, Passage, Summary
 
 LEVELS = 8  # shades between "no head holds it" and "every head holds it"
 
 
-@dataclass(frozen=True)
-class Strip:
-    """An SVG stretched over the width of its column: `height` in pixels, coordinates `width` bins by `rows` layers."""
+def kept_pictures(summary: Summary) -> list[dict[str, Any]]:
+    """One picture a task: the first example whose positions were recorded, in the order of policies and budgets.
 
-    name: str
-    layers: str
-    height: int
-    width: int
-    rows: int
-    paths: tuple[tuple[float, str], ...]  # opacity, path data
-    spans: tuple[tuple[float, float], ...]  # where the answer lies, in bins
-    held: float  # share of all (layer, head, position) that is held
-
-
-@dataclass(frozen=True)
-class KeptTask:
-    task: str
-    example: int
-    tokens: int
-    strips: tuple[Strip, ...]
-    spans: tuple[tuple[float, float], ...]  # in percent of the width
-
-
-def kept_pictures(summary: Summary) -> list[KeptTask]:
-    """One picture a task: the first example whose positions were recorded, in the order of policies and budgets."""
+    `pieces`: the context's tokens as text; each cell's `shades` is one digit a token, its `bins` one text of levels a layer.
+    """
     pictures = []
     for task in summary.tasks:
         records = [k for k in summary.kept if k.task == task.name]
         if not records:
             continue
         example = min(k.example for k in records)
-        order = {p: i for i, p in enumerate(summary.policies)}, {b: i for i, b in enumerate(summary.budgets)}
-        chosen = sorted(
-            (k for k in records if k.example == example), key=lambda k: (order[0].get(k.policy, 99), order[1].get(k.budget, 99))
-        )
-        tokens = chosen[0].tokens
-        spans = tuple((100 * a / tokens, 100 * max(b - a, 1) / tokens) for a, b in chosen[0].spans)
-        pictures.append(KeptTask(task.name, example, tokens, tuple(map(strip, chosen)), spans))
+        chosen = sorted((k for k in records if k.example == example), key=lambda k: _place(summary, k))
+        pictures.append({
+            "task": task.name,
+            "example": example,
+            "tokens": chosen[0].tokens,
+            "spans": chosen[0].spans,
+            "pieces": summary.texts.get((task.name, example), ()),
+            "cells": [_cell(k) for k in chosen],
+        })  # fmt: skip
     return pictures
 
 
-def strip(kept: Kept) -> Strip:
-    layers = sorted(kept.layers)
-    bins = max((len(kept.layers[layer]) for layer in layers), default=1)
-    paths: dict[int, list[str]] = {}
-    for row, layer in enumerate(layers):
-        for level, start, length in runs(kept.layers[layer]):
-            paths.setdefault(level, []).append(f"M{start} {row}h{length}v1h-{length}z")
-    each = 10 if len(layers) <= 8 else 5 if len(layers) <= 24 else 3
-    scale = bins / kept.tokens if kept.tokens else 1.0
-    shares = [s for layer in layers for s in kept.layers[layer]]
-    return Strip(
-        name=f"{kept.policy}@{kept.budget}",
-        layers=f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}" if len(layers) <= 4
-        else f"layers {layers[0]}–{layers[-1]}",
-        height=each * len(layers),
-        width=bins,
-        rows=len(layers),
-        paths=tuple((level / LEVELS, "".join(parts)) for level, parts in sorted(paths.items())),
-        spans=tuple((a * scale, max((b - a) * scale, 0.5)) for a, b in kept.spans),
-        held=sum(shares) / len(shares) if shares else 0.0,
-    )  # fmt: skip
+def _place(summary: Summary, kept: Kept) -> tuple[int, int]:
+    orders = (summary.policies, kept.policy), (summary.budgets, kept.budget)
+    return tuple(order.index(name) if name in order else len(order) for order, name in orders)  # type: ignore[return-value]
 
 
-def runs(shares: list[float]) -> list[tuple[int, int, int]]:
-    """Stretches of equal shade: (level, start, length), without the empty ones."""
-    found: list[tuple[int, int, int]] = []
-    for at, share in enumerate(shares):
-        level = min(LEVELS, max(0, round(share * LEVELS))) or (1 if share > 0 else 0)
-        if found and found[-1][0] == level:
-            found[-1] = (level, found[-1][1], found[-1][2] + 1)
+def _cell(kept: Kept) -> dict[str, Any]:
+    shares = [s for layer in kept.layers.values() for s in layer]
+    return {
+        "name": f"{kept.policy}@{kept.budget}",
+        "policy": kept.policy,
+        "held": sum(shares) / len(shares) if shares else 0.0,
+        "shades": kept.shades,
+        "layers": sorted(kept.layers),
+        "bins": [levels(kept.layers[layer]) for layer in sorted(kept.layers)],
+    }
+
+
+def levels(shares: Sequence[float]) -> str:
+    """One digit a bin: 0 where no head holds it, LEVELS where all do; hardly held is not the same as not held."""
+    return "".join(str(min(LEVELS, max(0, round(s * LEVELS))) or (1 if s > 0 else 0)) for s in shares)
+
+
+def runs(passage: Passage) -> list[tuple[str, str, bool]]:
+    """Stretches of a passage that are held alike: (text, digit, whether it states the answer)."""
+    found: list[tuple[str, str, bool]] = []
+    for at, (piece, shade) in enumerate(zip(passage.pieces, passage.shades, strict=True)):
+        answer = passage.answer[0] <= at < passage.answer[1]
+        if found and found[-1][1:] == (shade, answer):
+            found[-1] = (found[-1][0] + piece, shade, answer)
         else:
-            found.append((level, at, 1))
-    return [run for run in found if run[0]]
+            found.append((piece, shade, answer))
+    return found

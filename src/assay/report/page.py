@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import jinja2
 
 from assay.report import format as say
 from assay.report.files import write_atomically
-from assay.report.kept import kept_pictures
+from assay.report.kept import runs
 from assay.report.palette import styles
 from assay.report.picture import picture
-from assay.report.summary import Row, Summary
+from assay.report.plots import glance, lengths, plots
+from assay.report.summary import Failure, Leader, Summary
+
+MOST_FAILURES = 40
 
 
 def write_page(summary: Summary, path: Path) -> None:
@@ -25,24 +26,36 @@ def write_page(summary: Summary, path: Path) -> None:
 
 
 def render(summary: Summary) -> str:
-    """The page's text, with plotly's library and all data inside."""
-    environment = jinja2.Environment(loader=jinja2.FunctionLoader(_file), autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals.update(say=say, glance=glance(summary), failures=_failures(summary), settings=settings(summary.run))
-    return environment.get_template("page.html.j2").render(
+    """The page's text, with plotly's library (once, and run only when a plot comes into view) and all data inside."""
+    return template("page.html.j2").render(
         summary=summary,
         run=summary.run,
         fixed=summary.run.get("fixed", {}),
         styles=styles(summary.policies),
-        css=_file("page.css") + _colours(summary.policies),
-        script=_file("page.js"),
+        css=file("page.css") + colours(summary.policies),
+        script=file("page.js"),
         plotly=_plotly(),
-        data=_inside_script(json.dumps(plots(summary), separators=(",", ":"))),
-        kept=kept_pictures(summary),
+        data=inside_script(json.dumps(plots(summary), separators=(",", ":"))),
         picture=picture(summary, columns=2),
+        glance=glance(summary),
+        lengths=lengths(summary),
+        scale=whiskers(summary.leaders),
+        failures=chosen_failures(summary),
+        runs=runs,
+        settings=settings(summary.run),
     )
 
 
-def _colours(policies: tuple[str, ...]) -> str:
+def template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(file), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.globals.update(say=say)
+    return environment.get_template(name)
+
+
+def colours(policies: tuple[str, ...]) -> str:
+    """A rule for each policy's colours, found by `data-policy`."""
     rules = []
     for policy, style in styles(policies).items():
         name = "".join(letter if letter.isalnum() else f"\\{ord(letter):x} " for letter in policy)
@@ -50,7 +63,7 @@ def _colours(policies: tuple[str, ...]) -> str:
     return "\n".join(rules)
 
 
-def _file(name: str) -> str:
+def file(name: str) -> str:
     return resources.files("assay.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -59,79 +72,25 @@ def _plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
 
 
-def _inside_script(text: str) -> str:
+def inside_script(text: str) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def plots(summary: Summary) -> dict[str, Any]:
-    """What the page's script draws: points by task, and speeds."""
-    return {
-        "styles": styles(summary.policies),
-        "tasks": [
-            {
-                "name": task.name,
-                "measure": task.measure,
-                "says_nothing": task.says_nothing,
-                "full": _point(task.full) if task.full else None,
-                "rows": [_point(row) for row in task.rows],
-            }
-            for task in summary.tasks
-        ],
-        "speed": speeds(summary),
-    }
+def whiskers(leaders: tuple[Leader, ...]) -> dict[str, Any]:
+    """The leaderboard's axis: where a kept share lies in percent of its width, with room for every interval."""
+    ends = [v for m in leaders for v in (m.kept.mean, m.kept.low, m.kept.high) if v is not None]
+    low, high = min([0.0, *ends]), max([1.0, *ends])
+    span = (high - low) * 1.04
+
+    def at(value: float) -> float:
+        return round(100 * (value - low) / span, 2)
+
+    return {"at": at, "ticks": [(t, at(t)) for t in (0.0, 0.5, 1.0)]}
 
 
-def _point(row: Row) -> dict[str, Any]:
-    mean, low, high = say.shown(row)
-    return {
-        "policy": row.policy,
-        "name": row.name,
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "bytes": row.bytes,
-        "eligible": row.bytes_eligible,
-        "share": row.share,
-        "share_eligible": row.share_eligible,
-        "text": f"{row.name}: {say.quality_text(row)} {say.interval_text(row)}<br>{say.bytes_text(row.bytes)}, "
-        f"{say.percent(row.share)} of full; eligible layers {say.bytes_text(row.bytes_eligible)}, {say.percent(row.share_eligible)}"
-        f"<br>− full: {say.difference_text(row.against_full)} ({row.against_full.verdict if row.against_full else say.NONE})",
-    }
-
-
-def speeds(summary: Summary) -> list[dict[str, Any]]:
-    """Decoding rate and time to first token by policy and budget: medians over the tasks where they were measured."""
-    names = ("name", "policy", "rate", "first")
-    return [{name: line[name] for name in names} for line in glance(summary) if line["rate"] or line["first"]]
-
-
-def glance(summary: Summary) -> list[dict[str, Any]]:
-    """The combined table: one line a policy and budget, its row on each task, and what it holds and how fast it is over all tasks."""
-    lines: dict[str, dict[str, Any]] = {}
-    for task in summary.tasks:
-        for row in ([task.full] if task.full else []) + list(task.rows):
-            line = lines.setdefault(row.name, {"name": row.name, "policy": row.policy, "budget": row.budget, "by_task": {}})
-            line["by_task"][task.name] = row
-    for line in lines.values():
-        rows = list(line["by_task"].values())
-        line |= {name: _over(fmean, rows, name) for name in ("bytes", "share", "kept")}
-        line |= {"rate": _over(median, rows, "tokens_per_second"), "first": _over(median, rows, "first_token")}
-    order = {p: i for i, p in enumerate(("full", *(p for p in summary.policies if p != "full")))}
-    return sorted(lines.values(), key=lambda line: (order[line["policy"]], _place(summary, line["budget"])))
-
-
-def _over(reduce: Callable[[list[float]], float], rows: list[Row], name: str) -> float | None:
-    values = [value for row in rows if (value := getattr(row, name)) is not None]
-    return reduce(values) if values else None
-
-
-def _place(summary: Summary, budget: str) -> int:
-    return summary.budgets.index(budget) if budget in summary.budgets else -1
-
-
-def _failures(summary: Summary, most: int = 40) -> list[Any]:
+def chosen_failures(summary: Summary, most: int = MOST_FAILURES) -> list[Failure]:
     """At most `most`, taken in turn from all tasks and policies so that none is crowded out."""
-    groups: dict[tuple[str, str, str], list[Any]] = {}
+    groups: dict[tuple[str, str, str], list[Failure]] = {}
     for failure in summary.failures:
         groups.setdefault((failure.task, failure.policy, failure.budget), []).append(failure)
     turns = max(map(len, groups.values()), default=0)

@@ -35,7 +35,8 @@ class Row:
     """One policy at one budget on one task.
 
     `quality` is the share of right answers, or nats a token (negative log-likelihood) where `measure` is "nll": `shown()`
-    makes perplexity of it. Differences are oriented so that positive is better, in the units of `quality`.
+    makes perplexity of it. `task` is the name of its `TaskSummary`. Differences are oriented so that
+    positive is better, in the units of `quality`.
     `logprob`: of the right answer, in nats a token. Bytes are means over examples; seconds and rates are medians.
     """
 
@@ -60,6 +61,7 @@ class Row:
     first_token: float | None  # seconds
     tokens_per_second: float | None
     seconds_compress: float | None
+    bytes_by_layer: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,7 +79,11 @@ class Row:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """`says_nothing`: why this task tells nothing here (the full cache cannot do it either), else None."""
+    """One task at one length. `name` says both where there are several lengths.
+
+    `says_nothing`: why this task tells nothing here (the full cache cannot do it either), else None. `front`: names of
+    what nothing else beats in quality without holding more bytes, `full` among them.
+    """
 
     name: str
     measure: Literal["share", "nll"]
@@ -85,6 +91,29 @@ class TaskSummary:
     full: Row | None
     rows: tuple[Row, ...]
     says_nothing: str | None = None
+    task: str = ""
+    length: int = 0
+    front: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leader:
+    """One policy at one budget over all tasks that say something.
+
+    `kept`: the share of full's quality that is left, mean over those tasks: its right answers, or full's perplexity over
+    this one. `front`: nothing else keeps as much with as few bytes.
+    """
+
+    policy: str
+    budget: str
+    kept: Estimate
+    bytes: float
+    share: float  # of the full cache's bytes, all layers
+    front: bool
+
+    @property
+    def name(self) -> str:
+        return self.policy if self.policy == "full" else f"{self.policy}@{self.budget}"
 
 
 @dataclass(frozen=True)
@@ -108,6 +137,19 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """Consecutive tokens of a context: their text, and by one digit each how many heads hold them (0 none, 9 all).
+
+    `answer`: the (first, past last) of them that state the answer, counted from the first one here.
+    """
+
+    first: int
+    answer: tuple[int, int]
+    pieces: tuple[str, ...]
+    shades: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """One answer that full got right and a policy got wrong, for reading."""
 
@@ -119,11 +161,15 @@ class Failure:
     wanted: str
     answer: str
     survived: float | None
+    passages: tuple[Passage, ...] = ()
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which positions one cell held: for each layer the share of heads that hold each of equally wide bins of the context."""
+    """Which positions one cell held: for each layer the share of heads that hold each of equally wide bins of the context.
+
+    `shades`: by one digit a token how many heads hold it, over all eligible layers (0 none, 9 all); empty where unknown.
+    """
 
     task: str
     policy: str
@@ -132,6 +178,7 @@ class Kept:
     tokens: int
     layers: dict[int, list[float]]
     spans: tuple[tuple[int, int], ...]  # where the answer's tokens lie
+    shades: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +195,8 @@ class Summary:
     skipped: tuple[Skip, ...] = ()
     failures: tuple[Failure, ...] = ()
     kept: tuple[Kept, ...] = ()
+    leaders: tuple[Leader, ...] = ()  # best first
+    texts: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # of tokens, by task's name and example
     cells: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     finished: int = 0
     planned: int = 0

@@ -1,6 +1,7 @@
 """The grid end to end on a tiny model: what must agree does, nothing finished is measured twice, nothing is mixed."""
 
 import errno
+import sys
 
 import pytest
 import torch
@@ -144,11 +145,27 @@ def test_ctrl_c_keeps_what_is_finished_and_reports_it(tiny, tmp_path, monkeypatc
     assert compare(tiny, "snapkv", out=tmp_path, **GRID).summary.finished == 12
 
 
-@pytest.mark.parametrize("changed", [{"length": 380}, {"seed": 1}, {"aware": True}, {"generate": True}])
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"aware": True}, {"generate": True}])
 def test_a_changed_setting_is_refused_by_name(tiny, tmp_path, changed):
     compare(tiny, [], out=tmp_path, **{**GRID, "examples": 1})
     with pytest.raises(AssayError, match=f"different run.*{next(iter(changed))}"):
         compare(tiny, [], out=tmp_path, **{**GRID, "examples": 1, **changed})
+
+
+def test_a_sweep_carries_its_lengths_through_and_joins_the_folder_of_one(tiny, tmp_path, counted):
+    grid = {**GRID, "tasks": "needle", "examples": 1}
+    first = compare(tiny, "snapkv", out=tmp_path, **grid)
+    both = compare(tiny, "snapkv", out=tmp_path, **{**grid, "length": "400,800"})
+    assert (
+        len(counted) == 6 and {c["cell"]: c for c in first.cells}.items() <= {c["cell"]: c for c in both.cells}.items()
+    )
+    assert [(t.name, t.task, t.length) for t in both.summary.tasks] == [
+        ("needle at 400", "needle", 400),
+        ("needle at 800", "needle", 800),
+    ]
+    by_length = {c["length"]: c["tokens"] for c in both.cells if c["policy"] == "full"}
+    assert 1.5 * by_length[400] < by_length[800] <= 800 and by_length[400] <= 400
+    assert [t.name for t in first.summary.tasks] == ["needle"]
 
 
 def test_other_weights_under_the_same_name_are_another_run(tiny, tmp_path):
@@ -263,3 +280,15 @@ def test_a_model_whose_layers_all_have_windows_is_measured_and_says_that_nothing
     assert (
         any("window" in note for _, note in result.summary.notes) and "nothing to compress" in result.page.read_text()
     )
+
+
+@pytest.mark.parametrize("on", ["slurm", "ray:", "", "rays"])
+def test_another_place_to_measure_is_refused_in_one_line(tiny, on):
+    with pytest.raises(AssayError, match="write ray for this machine"):
+        compare(tiny, [], on=on, **GRID)
+
+
+def test_without_ray_the_mend_is_named(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(AssayError, match=r"pip install 'assay\[ray\]'"):
+        compare(tiny, [], on="ray", **GRID)

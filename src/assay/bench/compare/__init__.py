@@ -6,7 +6,7 @@ Importing this imports no torch.
 from importlib import import_module
 from typing import Any
 
-_HOMES = {"compare": "run", "Result": "run", "Settings": "settings", "summarise": "summarise", "open_run": "run"}
+_HOMES = {"compare": "run", "Result": "result", "Settings": "settings", "summarise": "summarise", "open_run": "result"}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

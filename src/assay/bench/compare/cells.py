@@ -18,13 +18,14 @@ from typing import Any, BinaryIO
 from assay.core.errors import AssayError
 from assay.report.files import write_atomically
 
-SCHEMA = 1
+SCHEMA = 2
 RUN, CELLS = "run.json", "cells.jsonl"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal things give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def fingerprint(deciding: Mapping[str, Any]) -> str:
@@ -89,6 +90,12 @@ class CellStore:
             raise _disk(error, self.folder, len(self.cells)) from None
         self.cells[clean["cell"]] = clean
 
+    def saw(self, machine: Mapping[str, Any]) -> None:
+        """Note in run.json a machine that measures for this run, if it is a new one."""
+        if machine not in self.run["machines"]:
+            self.run["machines"].append(dict(machine))
+            self._save_run()
+
     def _abandon(self, end: int) -> None:
         """Close without flushing what could not be written, and cut the half-written line off."""
         assert self._file is not None
@@ -138,7 +145,10 @@ class CellStore:
         run = {**self.record, "fixed": self.fixed, "machines": machines}
         run["created"] = (earlier or {}).get("created", self.record.get("created"))
         self.run = run
-        write_atomically(self.folder / RUN, json.dumps(run, indent=1, sort_keys=True) + "\n")
+        self._save_run()
+
+    def _save_run(self) -> None:
+        write_atomically(self.folder / RUN, json.dumps(self.run, indent=1, sort_keys=True) + "\n")
 
     def _load(self, file: BinaryIO) -> None:
         self.cells, whole = _parse(file, self.folder / CELLS)

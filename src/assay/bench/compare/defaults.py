@@ -18,10 +18,12 @@ TASKS = (("needle", "multikey", "ppl"), ("recall",), ("restated",))  # in real t
 
 def fitting(model: Transformer, settings: Settings) -> Settings:
     """The settings with length and tasks filled in. Raises AssayError where no task fits the model's vocabulary."""
-    length = settings.length or min(LENGTH, model.config.context // 2)
-    tasks = settings.tasks or next((names for names in TASKS if _readable(model, names[0], length)), ())
+    length = settings.length or (min(LENGTH, model.config.context // 2),)
+    tasks = settings.tasks or next((names for names in TASKS if _readable(model, names[0], length[0])), ())
     if not tasks:
-        raise AssayError(f"none of the usual tasks can be read by {model.name} at {length} tokens: name one with tasks")
+        raise AssayError(
+            f"none of the usual tasks can be read by {model.name} at {length[0]} tokens: name one with tasks"
+        )
     return replace(settings, length=length, tasks=tasks)
 
 

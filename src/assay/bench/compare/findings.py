@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from assay.bench.compare.pairs import FEW
 from assay.bench.compare.recommend import possible_loss
 from assay.report.summary import Difference, Row, TaskSummary, Verdict
-
-FEW = 6  # fewer paired examples than this can tell nothing apart at 95%, so they carry no verdict
 
 
 def findings(tasks: Sequence[TaskSummary]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,16 +12,15 @@ from torch import Tensor
 
 from assay.bench.compare.prefill import Prefill, now
 from assay.bench.compare.prompts import Prompt
+from assay.bench.compare.traces import binned, held_matrix, passages, pieces, shades
 from assay.core.compression import Compression
 from assay.core.policy import Policy
 from assay.core.state import ModelState
-from assay.core.store import Store
 
 if TYPE_CHECKING:
     from assay.core.transformer import Transformer
 
 STEP = 16  # tokens fed between two calls of `hold` where a context stands for a generation
-BINS = 512  # of the picture of kept positions
 SHOWN = 240  # characters of the prompt's end kept for reading
 
 
@@ -31,7 +30,7 @@ class Extras:
 
     generate: bool = False  # score greedy text instead of the forced answer
     speed_steps: int = 0  # greedy steps that are timed
-    picture: bool = False  # record the kept positions
+    picture: bool = False  # record which tokens are kept
 
 
 class Bench:
@@ -58,20 +57,31 @@ class Bench:
         compressing += now(self.device) - began
         generating = self._feed_rest(state, held)
         sizes = self._sizes(state, held)
-        survived, positions = self._kept(state, extras.picture and held is not None)
+        survived, shares, kept = self._kept(state, extras.picture and held is not None)
+        if extras.picture and held is None:
+            kept["pieces"] = pieces(self.model.tokenizer, self.prompt)  # the text, once for all policies
         began = now(self.device)
-        first, _ = self.model(self._tokens(self.prompt.question), state, logits="last")
-        asking = now(self.device) - began
-        logits = self._answer(first, state.fork() if extras.generate else state)
+        first, asking = None, None
+        if extras.generate or extras.speed_steps:
+            first, _ = self.model(self._tokens(self.prompt.question), state, logits="last")
+            asking = now(self.device) - began
+        told, teller = state, held  # what goes on after the right answer, whatever is written
+        if extras.generate:
+            told = state.fork()
+            teller = held.fork(told) if held is not None and self.prompt.turns else None
+        logits = self._answer(self.prompt, first, told)
         answering = now(self.device) - began
-        scores = self._generated(first, state, held, logits) if extras.generate else self._forced(logits)
+        scores = self._scores(self.prompt, extras.generate, first, state, held, logits)
+        if self.prompt.turns:
+            scores = self._ask_on(scores, told, teller, extras.generate)
         peak = max(sizes["bytes"], state.bytes, held.peak_bytes if held is not None else 0)
         speed = self._speed(first, state, held, extras.speed_steps) if extras.speed_steps else None
         prefilling = self.prefill.seconds + (self.prefill.observing[policy] if held is not None else 0.0) + generating
         return {
-            **scores, **sizes, "kl": self._kl(logits, policy), "survived": survived, "positions": positions,
+            **scores, **sizes, **kept, "kl": self._kl(logits, policy), "survived": survived,
             "peak_bytes": peak, "seconds_prefill": prefilling, "seconds_compress": compressing, "seconds_answer": answering,
-            "first_token": prefilling + compressing + asking, "tokens_per_second": speed, **self._texts(),
+            "first_token": None if asking is None else prefilling + compressing + asking, "tokens_per_second": speed,
+            "passages": self._lost(scores["score"], shares), **self._texts(),
         }  # fmt: skip
 
     def _feed_rest(self, state: ModelState, held: Compression | None) -> float:
@@ -83,17 +93,47 @@ class Bench:
                 held.hold()
         return now(self.device) - began if rest else 0.0
 
-    def _answer(self, first: Tensor, state: ModelState) -> Float[Tensor, "answer vocab"]:
-        """Logits for each token of the answer, each read after the right ones before it."""
-        answer = self.prompt.answer
+    def _ask_on(
+        self, scores: dict[str, Any], state: ModelState, held: Compression | None, generate: bool
+    ) -> dict[str, Any]:
+        """The means over all turns. Each is read after the right answers of those before it, so that all policies are
+        asked the same; between turns a policy is held to its budget, and may drop tokens of the talk, too."""
+        found = [scores]
+        for turn in self.prompt.turns:
+            if held is not None:
+                held.hold()
+            first, _ = self.model(self._tokens(turn.question), state, logits="last")
+            written = state.fork() if generate else state
+            writer = held.fork(written) if generate and held is not None else None
+            logits = self._answer(turn, first, state)
+            found.append(self._scores(turn, generate, first, written, writer, logits))
+        means = {key: sum(turn[key] for turn in found) / len(found) for key in ("score", "logprob")}
+        return {**means, "answer": "\n".join(turn["answer"].strip() for turn in found)}
+
+    def _answer(self, asked: Prompt, first: Tensor | None, state: ModelState) -> Float[Tensor, "answer vocab"]:
+        """Logits for each token of the answer, each read after the right ones before it.
+
+        Where nobody asks for the time to the first token (`first` is None), question and answer are read in one pass.
+        """
+        answer = asked.answer
+        if first is None:
+            both = self._tokens([*asked.question, *answer[:-1]])
+            return self.model(both, state, logits=len(answer))[0][0].float()
         if len(answer) == 1:
             return first[0, -1:].float()
         rest, _ = self.model(self._tokens(answer[:-1]), state)
         return torch.cat([first[0, -1:], rest[0]]).float()
 
-    def _forced(self, logits: Float[Tensor, "answer vocab"]) -> dict[str, Any]:
+    def _scores(
+        self, asked: Prompt, generate: bool, first: Tensor | None, state: ModelState, held: Compression | None,
+        logits: Float[Tensor, "answer vocab"],
+    ) -> dict[str, Any]:  # fmt: skip
+        forced = self._forced(asked, logits)
+        return {**forced, **self._generated(asked, first, state, held)} if generate else forced
+
+    def _forced(self, asked: Prompt, logits: Float[Tensor, "answer vocab"]) -> dict[str, Any]:
         """Right where greedy decoding would begin with the whole answer."""
-        wanted = torch.tensor(self.prompt.answer, device=self.device)
+        wanted = torch.tensor(asked.answer, device=self.device)
         greedy = logits.argmax(-1)
         wrong = (greedy != wanted).nonzero()
         until = int(wrong[0, 0]) + 1 if len(wrong) else len(wanted)
@@ -103,11 +143,13 @@ class Bench:
         said = "" if nll else self.model.tokenizer.decode(greedy[:until].tolist()) + ("…" if len(wrong) else "")
         return {"score": score, "logprob": logprob, "answer": said}
 
-    def _generated(self, first: Tensor, state: ModelState, held: Compression | None, logits: Tensor) -> dict[str, Any]:
+    def _generated(
+        self, asked: Prompt, first: Tensor, state: ModelState, held: Compression | None
+    ) -> dict[str, Any]:
         """What greedy decoding writes, scored by the task; the log-probability is that of the forced answer all the same."""
         ids: list[int] = []
         ends = set(getattr(self.model.tokenizer, "ends", None) or ())
-        most = self.prompt.example.meta.get("max_tokens", len(self.prompt.answer) + 8)
+        most = asked.example.meta.get("max_tokens", len(asked.answer) + 8)
         token = first[:, -1:].argmax(-1)
         while len(ids) < most and int(token) not in ends:
             ids.append(int(token))
@@ -116,7 +158,8 @@ class Bench:
                 held.hold()
             token = out[:, -1:].argmax(-1)
         text = self.model.tokenizer.decode(ids)
-        return {**self._forced(logits), "score": float(self.task.score(self.prompt.example, text)), "answer": text}
+        example = replace(asked.example, answers=asked.example.answers[:1]) if self.prompt.turns else asked.example
+        return {"score": float(self.task.score(example, text)), "answer": text}
 
     def _speed(self, first: Tensor, state: ModelState, held: Compression | None, steps: int) -> float:
         """Tokens per second of greedy decoding from this cache, the first step aside."""
@@ -155,19 +198,34 @@ class Bench:
             "bytes_eligible": sum(s.bytes for s in stores.values()),
             "bytes_full": self._whole[0],
             "bytes_full_eligible": self._whole[1],
+            "bytes_by_layer": [layer.bytes for layer in state.layers],
         }
 
-    def _kept(self, state: ModelState, picture: bool) -> tuple[float | None, dict[str, list[float]] | None]:
-        """The share of the answer's tokens that is held (of its best copy, mean over layers and heads), and where all held ones lie."""
-        shares: list[float] = []
+    def _kept(self, state: ModelState, picture: bool) -> tuple[float | None, Tensor | None, dict[str, Any]]:
+        """The share of the answers' tokens that is held (of each one's best copy, mean over layers and heads), the share of heads
+        that hold each token, and for a picture both where they lie by layer and over the text."""
+        survived: list[float] = []
         positions: dict[str, list[float]] = {}
+        everywhere = []
+        answers = self.prompt.copies(any_of=self.task.match == "any")
         for layer, store in state.growing().items():
             held = held_matrix(store, len(self.prompt.context))
-            copies = [held[:, a:b].mean(1) for a, b in self.prompt.spans]
-            shares += torch.stack(copies).amax(0).tolist() if copies else []
+            best = [torch.stack([held[:, a:b].mean(1) for a, b in spans]).amax(0) for spans in answers]
+            survived += torch.stack(best).mean(0).tolist() if best else []
+            everywhere.append(held.mean(0))
             if picture:
                 positions[str(layer)] = binned(held.mean(0))
-        return (sum(shares) / len(shares) if shares else None), (positions if picture and positions else None)
+        shares = torch.stack(everywhere).mean(0) if everywhere else None
+        seen: dict[str, Any] = {"positions": positions or None}
+        if picture and shares is not None:
+            seen["shades"] = shades(shares)
+        return (sum(survived) / len(survived) if survived else None), shares, seen
+
+    def _lost(self, score: float, shares: Tensor | None) -> list[dict[str, Any]] | None:
+        """Where a wrong answer stands in the context, and what is held there; None where it is right or stands nowhere."""
+        if self.task.metric == "nll" or score >= 0.5 or shares is None:
+            return None
+        return passages(self.model.tokenizer, self.prompt, shares) or None
 
     def _texts(self) -> dict[str, Any]:
         example = self.prompt.example
@@ -177,18 +235,3 @@ class Bench:
             "answer_tokens": len(self.prompt.answer), "spans": [list(s) for s in self.prompt.spans], "prompt": prompt,
             "wanted": wanted if len(wanted) <= SHOWN else wanted[:SHOWN] + "…",
         }  # fmt: skip
-
-
-def held_matrix(store: Store, tokens: int) -> Float[Tensor, "owners tokens"]:
-    """1 where an owner holds a position of the context, else 0."""
-    flat = store.flat()
-    inside = flat.positions < tokens
-    held = torch.zeros(store.owners, tokens, device=flat.positions.device)
-    held[flat.owner[inside].long(), flat.positions[inside].long()] = 1
-    return held
-
-
-def binned(shares: Float[Tensor, "tokens"], bins: int = BINS) -> list[float]:
-    """Means of equally wide bins, at most `bins` of them; the last one may be narrower."""
-    width = -(-len(shares) // bins)
-    return [round(float(part.mean()), 3) for part in shares.split(width)]

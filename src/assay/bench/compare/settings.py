@@ -14,7 +14,7 @@ BASELINES = ("full", "random")
 
 @dataclass(frozen=True)
 class Settings:
-    """`tasks` and `length` (tokens of a context): by default what fits the model. `examples`: a task.
+    """`tasks` and `length` (tokens of a context, one or several): by default what fits the model. `examples`: a task and length.
 
     `aware`: compress with the question in sight.
 
@@ -26,7 +26,7 @@ class Settings:
 
     tasks: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ("0.5", "0.25")
-    length: int = 0
+    length: tuple[int, ...] = ()
     examples: int = 10
     seed: int = 0
     aware: bool = False
@@ -50,18 +50,20 @@ class Settings:
         for name in ("tasks", "budgets"):
             if name in given:
                 given[name] = tuple(dict.fromkeys(split(given[name])))
+        if "length" in given:
+            given["length"] = lengths(given["length"])
         for name in ("floor", "max_loss", "max_bytes"):
             if isinstance(given.get(name), str):
                 given[name] = share(name, given[name])
         for name in ("tasks", "budgets", "length"):
             if name in given and not given[name]:
-                raise AssayError(f"{name} is empty: name at least one" if name != "length" else "length=0: at least 1 is needed")
+                raise AssayError(f"{name} is empty: name at least one")
         settings = replace(cls(), **given)
         settings._check()
         return settings
 
     def _check(self) -> None:
-        least_of = {"length": 0, "examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
+        least_of = {"examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
         for name, least in least_of.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -70,6 +72,16 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:
                 raise AssayError(f"{name}={value!r}: a number from 0 to {high} is needed")
+
+
+def lengths(given: int | str | Sequence[int | str]) -> tuple[int, ...]:
+    """Tokens of a context: `1024`, `512,1024` or a list; ascending, each once. Raises AssayError for what is no such list."""
+    found = set()
+    for text in split([str(one) for one in given] if isinstance(given, (list, tuple)) else str(given)):
+        if not text.isdecimal() or int(text) < 1:
+            raise AssayError(f"length {text!r}: whole numbers of tokens are needed, such as 1024 or 512,1024,2048")
+        found.add(int(text))
+    return tuple(sorted(found))
 
 
 def share(name: str, text: str) -> float:
