@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from assay.core.budget import Budget, bytes_per_token
+from assay.core.budget import Budget
 from assay.core.errors import AssayError
 from assay.core.store import Store
 
@@ -59,16 +59,26 @@ def test_a_ratio_is_of_each_context_rounded_down_but_at_least_one_token():
 def test_bytes_count_positions_columns_and_notes_over_all_layers():
     held = stores()
     token = 2 * (2 * 16 + 4) + (2 * 32 + 4)
-    assert bytes_per_token(held) == token
     owners = 3 * 8
     lengths = torch.tensor([40])
     assert Budget("bytes", 32 * token + owners).tokens(lengths, held).tolist() == [32]
-    assert Budget("bytes", 32 * token + owners - 1).tokens(lengths, held).tolist() == [16]
-    assert Budget("bytes", 5 * token + owners).tokens(lengths, held).tolist() == [5]
+    assert Budget("bytes", 32 * token + owners - 1).tokens(lengths, held).tolist() == [16], "slots come by the sixteen"
+    assert Budget("bytes", 16 * token + owners - 1).tokens(lengths, held).tolist() == [0]
     held[0].set_column("mine/column", torch.zeros(80))
     held[1].notes["mine/note"] = torch.zeros(1, 25)
     assert Budget("bytes", 32 * (token + 8) + owners + 100).tokens(lengths, held).tolist() == [32]
     assert Budget("bytes", 32 * token + owners + 100).tokens(lengths, held, {"mine"}).tolist() == [32]
+
+
+def test_a_share_of_bytes_is_of_what_the_whole_cache_would_hold():
+    one, many = stores(1), stores(100)
+    whole = sum(s.bytes for s in many)
+    assert Budget.matching(1, tokens=100, stores=one) == Budget("bytes", whole)
+    quarter = Budget.matching(0.25, tokens=100, stores=one)
+    assert quarter.amount == whole // 4 and quarter.tokens(torch.tensor([100]), one).tolist() == [16]
+    for share, held in ((0, one), (-1, one), (0.5, [])):
+        with pytest.raises(AssayError):
+            Budget.matching(share, tokens=100, stores=held)
 
 
 def test_fewer_bytes_than_a_token_are_no_tokens():

@@ -19,7 +19,7 @@ CONTRACTS = {
     "Position": ("position", "test_positions.py"),
     "Channel": ("channel", "test_channels.py"),
     "Schedule": ("depth", "test_depth.py"),
-    "Policy": ("policy", "test_policies.py", "test_chunked_prefill.py"),
+    "Policy": ("policy", "test_policies.py", "test_chunked_prefill.py", "test_matched_bytes.py"),
     "Reader": ("reader", "test_readers.py"),
     "Format": ("format", "test_formats.py", "test_held.py"),
     "Task": ("task", "test_tasks.py"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from assay.core.errors import AssayError
+from assay.core.sizes import bytes_holding, tokens_within
 from assay.core.store import Store
 
 UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -56,22 +58,32 @@ class Budget:
     def everything(self) -> bool:
         return self.kind == "ratio" and self.amount == 1
 
+    @classmethod
+    def matching(cls, share: float, *, tokens: int, stores: Sequence[Store]) -> Budget:
+        """The bytes that this share comes to of what these layers would hold of a whole context, one sequence.
+
+        `stores`: growing stores that hold something, so that their tensors are known; of a state in full precision for a
+        share of its bytes. Given to a compression of a state in another format, as many tokens stay as fit.
+        """
+        if not share > 0:
+            raise AssayError(f"a share of {share} leaves no bytes: give a number above 0")
+        whole = sum(int(bytes_holding(s, torch.full((s.kv_heads,), tokens))) for s in stores)
+        if whole < 1:
+            raise AssayError("no layer's cache grows without end: there are no bytes to match")
+        return cls("bytes", max(1, int(share * whole)))
+
     def tokens(
-        self, context: Int[Tensor, "batch"], stores: list[Store], passing: set[str] | frozenset[str] = frozenset()
+        self, context: Int[Tensor, "batch"], stores: Sequence[Store], passing: Collection[str] = ()
     ) -> Int[Tensor, "batch"]:
         """Tokens that each key-value head of a sequence may hold on average, for contexts of these lengths.
 
-        Bytes are what the layers' tensors may hold, rounded down to whole grains of the store (heads that keep different
-        counts round up to pages: at most a page a head more). Columns whose names begin with one of `passing` do not count.
+        Bytes are what the layers' tensors may hold where heads share evenly, everything that is stored for the tokens
+        counted; a compression gives fewer tokens where heads do not. Columns whose names begin with one of `passing` do not count.
         """
         if self.kind == "ratio":
             return torch.clamp((context * self.amount + 1e-9).floor().long(), min=1)
-        if self.kind == "tokens":
-            return torch.full_like(context, int(self.amount))
-        fixed = sum(t.numel() * t.element_size() // s.batch for s in stores for t in (*s.notes.values(), s.owner))
-        held = int((self.amount - fixed) // max(1, bytes_per_token(stores, passing)))
-        grain = max((s.grain for s in stores), default=1)
-        return torch.full_like(context, max(held - held % grain if held >= grain else held, 0))
+        held = int(self.amount) if self.kind == "tokens" else tokens_within(self.amount, stores, passing)
+        return torch.full_like(context, held)
 
     def __str__(self) -> str:
         if self.kind == "ratio":
@@ -82,13 +94,3 @@ class Budget:
             if self.amount % unit == 0:
                 return f"{int(self.amount // unit)}{name}"
         return f"{int(self.amount)}B"
-
-
-def bytes_per_token(stores: list[Store], passing: set[str] | frozenset[str] = frozenset()) -> int:
-    """What one token costs a sequence over all these layers, positions and columns included."""
-    return sum(
-        s.kv_heads * t[0, 0].numel() * t.element_size()
-        for s in stores
-        for name, t in s.arrays.items()
-        if name.partition("/")[0] not in passing and t.shape[1]
-    )

@@ -19,7 +19,7 @@ def build(call: Call | str, seam: str | None = None, **given: Any) -> Any:
     call = call if isinstance(call, Call) else parse(call)
     if call.format is not None:
         raise AssayError(
-            f"{call}: a number format is chosen where a state begins, as cache={call!s} or kv_format={call.format}; leave out +{call.format}"
+            f"{call}: a number format is chosen where a state begins, with cache= or kv_format=; leave out +{call.format}"
         )
     made = registry.get(call.name, seam)
     parameters = accepted(made)

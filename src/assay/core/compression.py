@@ -12,6 +12,7 @@ from torch import Tensor
 from assay.core.budget import Budget
 from assay.core.errors import AssayError
 from assay.core.policy import Policy
+from assay.core.sizes import held_bytes, most_within, slot_bytes
 from assay.core.state import ModelState, Observed
 from assay.core.store import Store
 
@@ -103,13 +104,14 @@ class Compression:
             policy.filling = filling
         for layer, store in stores.items():
             self.policy.finish_prefill(layer, store)
-        passing = {p.tag for p in self.policy.chain() if p.brief}
+        passing = self._passing()
         lengths = ends if context is None else context.to(ends.device)
         self.ceiling = self.budget.tokens(lengths, list(stores.values()), passing).tolist()
         if not self.budget.everything and stores:
             self.pins = self._count_pins(lengths)
             self._shrink(self.ceiling)
         state.settle()
+        self._fit(passing if filling else set())
 
     @torch.no_grad()
     def hold(self) -> None:
@@ -120,6 +122,7 @@ class Compression:
             spared = [c - min(c // 8, self.slack) for c in self.ceiling]
             self._shrink([max(s, min(c, p)) for s, c, p in zip(spared, self.ceiling, self.pins, strict=True)])
         self._running().settle()
+        self._fit(set())
 
     def _measure(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self._running().bytes)
@@ -138,7 +141,7 @@ class Compression:
             for layer, store in stores.items()
         }
         device = state.seen.device
-        budgets = self.policy.allot(scores, stores, torch.tensor(target, device=device))
+        budgets = self._allotted(scores, stores, torch.tensor(target, device=device))
         untouched = ~torch.tensor(above, device=device)
         for layer, store in stores.items():
             everything = untouched.repeat_interleave(store.kv_heads)
@@ -153,6 +156,48 @@ class Compression:
         state = self._running()
         found = self.policy.spares(state.growing())
         return [False] * len(state.seen) if found is None else found.tolist()
+
+    def _allotted(
+        self, scores: Mapping[int, Tensor], stores: Mapping[int, Store], target: Int[Tensor, "batch"]
+    ) -> dict[int, Int[Tensor, "owners"]]:
+        """What each owner may keep. Of a budget in bytes, the most at which pages of uneven heads fit, sequence by sequence."""
+        if self.budget.kind != "bytes":
+            return self.policy.allot(scores, stores, target)
+        least = torch.tensor(self.pins, device=target.device).clamp(max=target)
+        return most_within(
+            self.budget.amount,
+            stores,
+            lambda tokens: self.policy.allot(scores, stores, tokens),
+            least,
+            target,
+            self._passing(),
+        )
+
+    def _passing(self) -> set[str]:
+        return {p.tag for p in self.policy.chain() if p.brief}
+
+    def _fit(self, passing: set[str]) -> None:
+        """Of a budget in bytes: lower the ceiling until what is really held is within it.
+
+        It may not be at once where groups of tokens have lost some of theirs, where a policy keeps other numbers of tokens than
+        it was allotted, or once generated tokens lie in new pages. Columns of `passing` do not count.
+        """
+        if self.budget.kind != "bytes" or not self.pins or any(self.spared):
+            return
+        stores, batch = list(self._running().growing().values()), len(self.pins)
+        heads = sum(s.kv_heads for s in stores)
+        while (over := sum(held_bytes(s, passing) for s in stores) - self.budget.amount * batch) > 0:
+            token = sum(s.kv_heads * slot_bytes(s, passing) for s in stores)
+            fewer = max(1, int(over // (token * batch)))
+            held = [sum(sum(s.counts[b * s.kv_heads : (b + 1) * s.kv_heads]) for s in stores) for b in range(batch)]
+            lower = [
+                max(p, min(c, h // heads - fewer)) for p, c, h in zip(self.pins, self.ceiling or [], held, strict=True)
+            ]
+            if all(h <= n * heads for h, n in zip(held, lower, strict=True)):
+                return  # nothing but pins is left
+            self.ceiling = lower
+            self._shrink(lower)
+            self._running().settle()
 
     def _above(self, stores: list[Store]) -> list[bool]:
         """Which sequences hold more over all these layers than the ceiling allows (heads and layers may share unevenly)."""
