@@ -20,6 +20,13 @@ def test_scores_are_their_definition_and_add_up_to_the_effective_dimension():
     assert bool((scores.sum(-1) < 7).all()) and bool((scores > 0).all()) and bool((scores < 1).all())
 
 
+def test_the_ridge_is_a_share_of_the_mean_eigenvalue():
+    x = vectors(40, 7)
+    mean = torch.linalg.eigvalsh(x.mT @ x).mean()
+    torch.testing.assert_close(ridge_of(x, 0.05), 0.05 * mean)
+    torch.testing.assert_close(ridge_of(x, 0.05, 14), 0.05 * mean / 2)  # seven dimensions of fourteen
+
+
 def test_a_turn_changes_nothing():
     x = vectors(40, 7)
     turn = torch.linalg.qr(vectors(7, 7, seed=1)).Q

@@ -154,6 +154,18 @@ def test_heads_that_read_alike_in_the_first_layer_alone_give_a_signal():
     assert float(policy.signals(stores)) > 0.5
 
 
+def test_what_stands_in_the_window_itself_does_not_count():
+    """Agreement written out head by head: top tokens among those before the last four."""
+    policy, seen = Page(SnapKV(), window=4, share=0.1), observed(60, kv_heads=2, group=2)
+    store = fed(SnapKV(), seen)
+    policy.queries.take(0, store, seen)
+    policy.finish_prefill(0, store)
+    keys = seen.k[0].repeat_interleave(2, 0)
+    scores = (seen.q[0, :, 56:] @ keys.mT * seen.scale).masked_fill(~torch.ones(60, 60).tril().bool()[56:], -torch.inf)
+    wanted = agreement(scores.softmax(-1).sum(1)[:, :56], 0.1)
+    torch.testing.assert_close(store.notes[policy.named("agreement")], wanted[None])
+
+
 def test_otsu_and_the_largest_gap_part_two_groups():
     two = [0.1, 0.12, 0.15, 0.5, 0.52, 0.55, 0.6]
     assert threshold_of(two) == pytest.approx(0.325) == threshold_of(two, "gap")
