@@ -33,9 +33,19 @@ CASES = {
     "3.1 rope": _rope(rope_type="llama3", original_max_position_embeddings=16, **_RULE),
     "linear rope": _rope(rope_type="linear", factor=4.0),
     "dynamic rope": _rope(rope_type="dynamic", factor=2.0) | {"max_position_embeddings": 16},
+    "LongRoPE": _rope(
+        rope_type="longrope",
+        factor=4.0,
+        original_max_position_embeddings=16,
+        short_factor=[1.0, 1.1, 1.2, 1.5],
+        long_factor=[1.5, 2.0, 3.0, 7.0],
+    ),
     "yarn rope": _rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
 }
-REFUSED = {"rope scaling of other kinds": {"rope_scaling": {"type": "ntk", "factor": 2.0}}}
+REFUSED = {
+    "rope scaling of other kinds": {"rope_scaling": {"type": "ntk", "factor": 2.0}},
+    "partial_rotary_factor": {"partial_rotary_factor": 0.5},
+}
 _TOKENS = torch.arange(40)[None] * 7 % 96
 _METADATA = {
     "context_length": 64,
@@ -118,6 +128,16 @@ def test_a_model_built_here_is_saved_and_loaded(tmp_path):
     again = load(save(model, tmp_path / "made"))
     tokens = torch.arange(9)[None]
     assert again.family == "llama" and torch.equal(model(tokens)[0], again(tokens)[0])
+
+
+def test_heads_that_turn_in_part_are_not_written_as_whole_ones(tmp_path):
+    options = {"heads": 2, "position": {"part": "rope", "options": {"fraction": 0.5}}}
+    block = BlockConfig(Spec("softmax", options), Spec("gated", {"hidden": 12}))
+    model = Transformer(TransformerConfig(vocab_size=20, width=8, blocks=(block, block), tied=False)).eval()
+    with pytest.raises(AssayError, match="llama files cannot express heads that turn in part"):
+        save(model, tmp_path / "made", family="llama")
+    again, tokens = load(save(model, tmp_path / "made")), torch.arange(9)[None]
+    assert again.family == "phi3" and torch.equal(model(tokens)[0], again(tokens)[0])
 
 
 def test_a_model_that_its_files_cannot_express_is_refused(tmp_path):

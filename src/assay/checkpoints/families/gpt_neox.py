@@ -34,7 +34,7 @@ def read(raw: dict[str, Any]) -> TransformerConfig:
         context=raw.get("max_position_embeddings", 2048),
         tied=bool(raw.get("tie_word_embeddings", False)),
         attention_bias=raw.get("attention_bias", True),
-        position=read_rope(raw | {"rope_parameters": rope}),
+        position=read_rope(raw | {"rope_parameters": rope}, partial=True),
         block={"parallel": bool(raw.get("use_parallel_residual", True))},
     )
 
@@ -57,7 +57,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": found["attention_bias"],
         "use_parallel_residual": found["parallel"],
         "tie_word_embeddings": config.tied,
-        "rope_parameters": {"partial_rotary_factor": 1.0} | write_rope(found["position"], "gpt_neox"),
+        "rope_parameters": {"partial_rotary_factor": 1.0} | write_rope(found["position"], "gpt_neox", partial=True),
     }
 
 

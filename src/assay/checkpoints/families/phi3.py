@@ -34,7 +34,7 @@ def read(raw: dict[str, Any]) -> TransformerConfig:
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     raw["rope_parameters"] = {"partial_rotary_factor": raw.get("partial_rotary_factor", 1.0)} | rope
     raw["rope_parameters"]["rope_type"] = _OLD_KINDS.get(kind, kind)
-    attention = {"position": read_rope(raw), "window": raw.get("sliding_window")}
+    attention = {"position": read_rope(raw, partial=True), "window": raw.get("sliding_window")}
     return read_decoder(raw, lambda layer: attention, tied=False, activation=raw.get("hidden_act", "silu"))
 
 
@@ -49,7 +49,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     kinds, window = windows(config, "phi3")
     if len(set(kinds)) > 1:
         raise cannot("phi3", "a window in some layers only")
-    rope = {"partial_rotary_factor": 1.0} | write_rope(attention["position"], "phi3")
+    rope = {"partial_rotary_factor": 1.0} | write_rope(attention["position"], "phi3", partial=True)
     if rope["rope_type"] not in ("default", "longrope"):
         raise cannot("phi3", f"rope scaling {rope['rope_type']!r}")
     return written | {

@@ -14,10 +14,13 @@ from assay.core.errors import AssayError
 _KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
-def read_rope(raw: dict[str, Any], theta: float = 10_000.0, layers: str | None = None) -> dict[str, Any]:
+def read_rope(
+    raw: dict[str, Any], theta: float = 10_000.0, layers: str | None = None, *, partial: bool = False
+) -> dict[str, Any]:
     """Our position from config.json's contents.
 
-    `layers`: the kind of layers it is for, where kinds differ; `theta`: the family's default.
+    `layers`: the kind of layers it is for, where kinds differ; `theta`: the family's default; `partial`: whether its heads may
+    turn in part.
     """
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if layers in given:
@@ -28,6 +31,10 @@ def read_rope(raw: dict[str, Any], theta: float = 10_000.0, layers: str | None =
     options: dict[str, Any] = {"theta": float(given.get("rope_theta") or raw.get("rope_theta") or theta)}
     fraction = given.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     if fraction not in (None, 1, 1.0):
+        if not partial:
+            raise AssayError(
+                f"partial_rotary_factor={fraction} is not supported in this family, whose heads turn whole"
+            )
         options["fraction"] = fraction
     if kind != "default":
         options["scaling"] = _read_longrope(given, raw) if kind == "longrope" else _read_scaling(kind, given, raw)
@@ -73,13 +80,15 @@ def _yarn_gain(given: dict[str, Any]) -> float:
     return gain(over) / gain(under) if over and under else gain(1)
 
 
-def write_rope(position: dict[str, Any] | None, family: str) -> dict[str, Any]:
+def write_rope(position: dict[str, Any] | None, family: str, *, partial: bool = False) -> dict[str, Any]:
     """`rope_parameters` from our position. Raises AssayError for positions that are not rope's."""
     if not position or position["part"] != "rope" or position["options"].get("interleaved"):
         raise AssayError(f"{family} files cannot express the position {position}; only rope, not interleaved")
     options = position["options"]
     written: dict[str, Any] = {"rope_type": "default", "rope_theta": options.get("theta", 10_000.0)}
     if options.get("fraction", 1) != 1:
+        if not partial:
+            raise AssayError(f"{family} files cannot express heads that turn in part")
         written["partial_rotary_factor"] = options["fraction"]
     scaling = dict(options.get("scaling") or {})
     if scaling:
