@@ -124,6 +124,9 @@ def test_what_it_remembers_counts_as_bytes():
             model(tokens, state)
         notes[covariance] = sum(t.untyped_storage().nbytes() for t in state.layers[0].store.notes.values())
     assert notes == {True: 8 * (1 + 4 * 8 + 4 * 8 * 8), False: 8 * (1 + 4 * 8)}
+    one = tiny(kv_heads=1).start(1)
+    assert "weigh as much" in ExpectedAttention().explain(one)
+    assert ExpectedAttention(covariance=False).explain(one) is None
 
 
 def test_bad_input():

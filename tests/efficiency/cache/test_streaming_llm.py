@@ -1,9 +1,12 @@
 """StreamingLLM: sinks and a window; with re-rotation, token by token what the paper's cache of unrotated keys gives."""
 
+import dataclasses
+
 import pytest
 import torch
 from tests.compositions.models import latent
 from tests.contracts.tiny_models import causal, reference, some_tokens, tiny
+from tests.efficiency.cache.stores import fed, observed
 
 from assay.core.build import build
 from assay.core.compression import Compression
@@ -64,6 +67,13 @@ class AsPublished:
             x = x + mixer.out((pattern @ v.repeat_interleave(group, 1)).transpose(1, 2).flatten(2))
             x = x + block.channel(block.norm2(x))
         return model.final_norm(x) @ model.embed.weight.T
+
+
+def test_padding_is_no_sink():
+    seen, policy = observed(10), StreamingLLM(True, sink=2)
+    valid, at = torch.arange(10)[None] < 8, torch.arange(10)[None] % 8
+    store = fed(policy, dataclasses.replace(seen, positions=at, valid=valid, turn=lambda x, positions: x))
+    assert torch.equal(store.notes[policy.named("sinks")][0], seen.k_unrotated[0, :, :2].transpose(0, 1))
 
 
 class EverySecond(Wrapper):

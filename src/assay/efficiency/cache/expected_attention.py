@@ -32,9 +32,17 @@ from assay.core.state import Observed, Turn
 from assay.core.store import Store
 from assay.efficiency.cache.common import SCORES, Rows
 
+HEAVY = (
+    "one key-value head a layer: the covariances it stores weigh as much as heads * head_dim / 2 tokens of the layer;"
+    " covariance=False stores none"
+)
+
 
 class ExpectedAttention(Policy):
-    """Stores a dim x dim matrix for each query head (none with `covariance=False`, which expects the mean query alone)."""
+    """Stores a dim x dim matrix for each query head (none with `covariance=False`, which expects the mean query alone).
+
+    In float32 that is as many bytes as group * dim / 2 stored tokens of each key-value head.
+    """
 
     def __init__(self, future: int = 512, epsilon: float = 0.0, covariance: bool = True, **pins: Any) -> None:
         super().__init__(**pins)
@@ -76,6 +84,9 @@ class ExpectedAttention(Policy):
         sinks = flat.positions < self.sink
         highest = weight.new_zeros(store.owners).scatter_reduce(0, flat.owner, weight, "amax")
         return torch.where(sinks, highest[flat.owner], weight)
+
+    def limits(self, kv_heads: list[int]) -> str | None:
+        return HEAVY if self.covariance and set(kv_heads) == {1} else None
 
     def _to_come(
         self, layer: int, store: Store, positions: Int[Tensor, "stored"], owner: Int[Tensor, "stored"]
