@@ -88,6 +88,8 @@ def test_adaptive_heads_keep_all_and_consistent_ones_share_what_is_left():
     for budget, expected in ((100, [100, 100]), (70, [40, 100]), (60, [20, 100]), (50, [15.6, 84.4]), (7, [7, 7])):
         given = shares(few, held, pins, torch.tensor([budget]), 0.2)[0].tolist()
         assert given == pytest.approx([expected[0], expected[1]] * 2)
+    one = torch.tensor([[True, False, False, False]])
+    assert shares(one, held, pins, torch.tensor([90]), 0.2)[0].tolist() == pytest.approx([60, 100, 100, 100])
     for everyone in (torch.ones_like(few), torch.zeros_like(few)):
         assert shares(everyone, held, pins, torch.tensor([30]), 0.2).tolist() == [[30.0] * 4]
 
