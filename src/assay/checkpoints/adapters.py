@@ -92,16 +92,17 @@ def merge(model: Transformer, folder: Path) -> Transformer:
     _check_kind(raw, folder)
     layout = _layout(model)
     places = _places(model, layout)
-    changed: dict[str, Tensor] = {}
     halves, tables = _tensors(folder)
-    for module, (down, up) in _pairs(halves, folder).items():
-        change = _scale(raw, module, len(down), folder) * (up.float() @ down.float())
-        for name, place in _found(module, layout, places, model, folder):
-            base = _table(tables[module], name, model, folder) if module in tables else model.get_parameter(name)
-            changed[name] = base + _ours(change, name, place, layout, model, folder)
-    for name, whole in changed.items():
-        parameter = model.get_parameter(name)
-        parameter.data = whole.to(parameter.dtype)
+    pairs = _pairs(halves, folder)
+    for apply in (False, True):  # all is tried before anything is changed, and never more than one matrix held twice
+        for module, (down, up) in pairs.items():
+            change = _scale(raw, module, len(down), folder) * (up.float() @ down.float())
+            for name, place in _found(module, layout, places, model, folder):
+                parameter = model.get_parameter(name)
+                base = _table(tables[module], name, model, folder) if module in tables else parameter
+                whole = base + _ours(change, name, place, layout, model, folder)
+                if apply:
+                    parameter.data = whole.to(parameter.dtype)
     return model
 
 
