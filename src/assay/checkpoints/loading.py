@@ -8,6 +8,7 @@ import importlib.resources
 import importlib.util
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -148,12 +149,16 @@ def _convert(
     with _meant(path):
         config = family.read(family.read_gguf(file))
         model = hollow(config)
-        tokenizer = tokenizer_from_gguf(file.metadata)
     check_fits(str(path), weight_bytes(model, torch.float32), torch.device("cpu"), torch.float32)
-    tensors = ours_from(
-        family.gguf, model, file.tensors, lambda name: torch.from_numpy(np.ascontiguousarray(file.read(name))), path
-    )
-    return config, tensors, tokenizer, family.name
+
+    def read(name: str) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(file.read(name)))
+
+    with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long as the tensors, and neither fills two cores
+        tokenizer = beside.submit(tokenizer_from_gguf, file.metadata)
+        tensors = ours_from(family.gguf, model, file.tensors, read, path)
+        with _meant(path):
+            return config, tensors, tokenizer.result(), family.name
 
 
 @contextlib.contextmanager
