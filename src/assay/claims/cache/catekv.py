@@ -38,7 +38,7 @@ MODELS = {"trace-small(kv_heads=8)": ("restated(rho=0.25)", 400), "recall-small"
 PLAIN = ("snapkv", "h2o", "recent", "random")
 
 
-@claim("catekv", row="D47", minutes=15)
+@claim("catekv", row="D47", minutes=2)
 def catekv(e: Evidence) -> None:
     gemma = e.model("gemma-3-270m")
     _exact(e, e.model("recall-small"))
@@ -200,6 +200,6 @@ def variations(model, text: str) -> tuple[Tensor, Tensor]:
 def needles(e: Evidence, model) -> None:
     """One key-value head a layer: one of three layers is consistent. Shown and not judged."""
     arms = policies_named("catekv(snapkv, share=0.34)", "snapkv", "h2o", "random")
-    found = grid(e, model, "needle", arms, ("0.6",), examples=1, length=700, aware=True)
+    found = grid(e, model, "needle", arms, ("0.6",), examples=1, length=400, aware=True)
     e.report("Gemma: needles found with six tenths kept", found["score"].table())
     e.report("Gemma: log-probability of the needle with six tenths kept", found["logprob"].table())
