@@ -29,10 +29,8 @@ from assay.efficiency.cache.catekv import consistent_heads, masses, variation
 from assay.tasks.text import corpus
 
 WINDOW, STEPS, SELECTED, MEAN = 16, 8, 0.05, 0.5  # as in the part
-WORDS, EXAMPLES = (
-    330,
-    8,
-)  # of a calibration text for Gemma, all within its layers' window of 512 tokens; prompts of a seed
+WORDS = 330  # of a calibration text for Gemma, all within its layers' window of 512 tokens
+EXAMPLES = 5  # prompts of a seed
 CALIBRATING = 1000  # seeds from here on are of calibration texts
 MODELS = {"trace-small(kv_heads=8)": ("restated(rho=0.25)", 400), "recall-small": ("recall", 400)}
 PLAIN = ("snapkv", "h2o", "recent", "random")
@@ -98,7 +96,7 @@ def arms_of(model, task: str, length: int, seed: int) -> Policies:
     """
     text = next(prompts(model, task, examples=1, seed=CALIBRATING + seed, length=length, aware=True))
     split = consistent_heads(
-        model, torch.tensor([text.context]), window=WINDOW, steps=STEPS, selected=SELECTED, mean=MEAN
+        model, torch.tensor([text.context]), window=WINDOW, steps=STEPS, selected=SELECTED, mean=0.0
     )
     heads = [(layer, head) for layer, store in model.start(1).growing().items() for head in range(store.kv_heads)]
     drawn = np.random.default_rng(seed).permutation(len(heads))[: len(split)]
@@ -141,6 +139,12 @@ def errors(e: Evidence, model, task: str, length: int) -> None:
             less(("catekv, by CV", "0.6"), (other, "0.6")), above=0.0,
             paper="accuracy of full attention at 2.72 times less memory", powered=powered,
         )  # fmt: skip
+    heads = sum(store.kv_heads for store in model.start(1).growing().values())
+    e.exact(
+        f"{where}: half of the heads are consistent in every split",
+        [len(s) for s in splits],
+        equals=[heads // 2] * len(splits),
+    )
     e.report(f"{where}: consistent heads by seed (layer, head)", splits)
     e.report(f"{where}: relative error of attention's output", [
         {"policy": policy, "kept": budget, "error": round(fmean(values), 4)} for (policy, budget), values in found.items()
@@ -199,7 +203,7 @@ def variations(model, text: str) -> tuple[Tensor, Tensor]:
 
 def needles(e: Evidence, model) -> None:
     """One key-value head a layer: one of three layers is consistent. Shown and not judged."""
-    arms = policies_named("catekv(snapkv, share=0.34)", "snapkv", "h2o", "random")
+    arms = policies_named("catekv(snapkv, share=0.34, mean=0)", "snapkv", "h2o", "random")
     found = grid(e, model, "needle", arms, ("0.6",), examples=1, length=400, aware=True)
     e.report("Gemma: needles found with six tenths kept", found["score"].table())
     e.report("Gemma: log-probability of the needle with six tenths kept", found["logprob"].table())
