@@ -10,8 +10,11 @@ from torch import Tensor
 
 from assay.core.build import build
 from assay.core.compression import Compression
+from assay.core.pages import distinct_bytes
+from assay.core.prefill import prefill
 from assay.core.sites import edit
 from assay.core.state import ModelState
+from assay.core.store import Store
 from assay.core.transformer import Transformer
 
 HOLDING = [name for name in MODELS if name != "looped recurrence"]
@@ -161,3 +164,47 @@ def test_what_a_reader_leaves_out_may_be_nan(name):
         store.arrays["v"].flatten(0, 1)[hit] = torch.nan
     got, _ = model(token, fork)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-9)
+
+
+@every_model
+@every_policy
+@torch.no_grad()
+def test_a_long_context_in_pieces_never_holds_more_than_the_ceiling_and_a_piece(name, policy):
+    model, tokens, counts = MODELS[name](), some_tokens(200), []
+    state = model.start(1)
+    compression = Compression(build(policy, "policy"), "60tok").attach(state)
+    for layer in state.growing():
+        state.layers[layer].observers += (lambda store, seen: counts.append(average(state)),)
+    prefill(model, tokens, state, chunk=30, held=compression)
+    assert 60 < max(counts) <= 90 and average(state) == 60
+    for token in some_tokens(5, seed=4).split(1, 1):
+        assert model(token, state)[0].isfinite().all()
+        compression.hold()
+
+
+def average(state: ModelState) -> float:
+    """Tokens a key-value head over all layers that grow."""
+    stores = state.growing().values()
+    return sum(sum(s.counts) for s in stores) / sum(s.owners for s in stores)
+
+
+@every_model
+@pytest.mark.parametrize("policy", ["snapkv", "adakv(keydiff)", "twinkv(nestedkv)"])
+@torch.no_grad()
+def test_an_evicted_cache_in_groups_of_two_bits_keeps_the_same_tokens_and_the_last_ones_in_full(name, policy):
+    model, tokens, more = MODELS[name](), some_tokens(120), some_tokens(30, seed=4)
+    plain, _ = compressed(model, policy, "0.5", tokens)
+    coded, held = compressed(model, policy, "0.5", tokens, format="kivi(bits=2, group=8, recent=10)")
+    assert kept_sets(coded) == kept_sets(plain), "it has chosen by keys in full"
+    for mine, other in zip(coded.growing().values(), plain.growing().values(), strict=True):
+        assert without_notes(mine) < 0.5 * without_notes(other) and max(mine.full) < 18
+        full = mine.arrays["row"].flatten()[mine.slots()] < 0
+        assert torch.equal(mine.flat().k[full], other.flat().k[full]) and sum(mine.full) == int(full.sum()) > 0
+    for token in more.split(1, 1):
+        assert model(token, coded)[0].isfinite().all()
+        held.hold()
+    assert all(max(s.full) < 18 for s in coded.growing().values())
+
+
+def without_notes(store: Store) -> int:
+    return store.bytes - distinct_bytes(list(store.notes.values()))

@@ -24,7 +24,9 @@ def eligible(state) -> int:
 def quantum(store: Store) -> int:
     """Bytes of one grain a head, or of one page where heads keep different counts, with what belongs to it in tables."""
     tokens = store.grain if store.dense else store.page
-    tables = sum(t[0].numel() * t.element_size() for name, t in store.tables.items() if name.startswith((FULL, GROUP)))
+    tables = sum(
+        t.shape[1:].numel() * t.element_size() for name, t in store.tables.items() if name.startswith((FULL, GROUP))
+    )
     return store.kv_heads * (tokens * slot_bytes(store) + 16 * tables + 8)
 
 

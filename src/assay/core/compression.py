@@ -186,8 +186,10 @@ class Compression:
             return
         stores, batch = list(self._running().growing().values()), len(self.pins)
         heads = sum(s.kv_heads for s in stores)
-        while (over := sum(held_bytes(s, passing) for s in stores) - self.budget.amount * batch) > 0:
-            token = sum(s.kv_heads * slot_bytes(s, passing) for s in stores)
+        while sum(held_bytes(s, passing) for s in stores) > self.budget.amount * batch:
+            brief = self._passing()  # what these remember may be gone after the next compaction
+            over = sum(held_bytes(s, brief) for s in stores) - self.budget.amount * batch
+            token = sum(s.kv_heads * slot_bytes(s, brief) for s in stores)
             fewer = max(1, int(over // (token * batch)))
             held = [sum(sum(s.counts[b * s.kv_heads : (b + 1) * s.kv_heads]) for s in stores) for b in range(batch)]
             lower = [
