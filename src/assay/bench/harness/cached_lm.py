@@ -8,12 +8,14 @@ compresses (`--aware` of `assay compare`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from assay.core.errors import AssayError
@@ -68,7 +70,7 @@ class CachedLM:
         found: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
         pairs = [self._pair(*request.args) for request in requests]
         read, state = None, None
-        for k in sorted(range(len(pairs)), key=lambda k: pairs[k][0]):
+        for k in _shown(sorted(range(len(pairs)), key=lambda k: pairs[k][0]), "scoring"):
             context, answer = pairs[k]
             if context != read:
                 read, (state, _) = context, self._compressed(context[:-1])
@@ -85,12 +87,12 @@ class CachedLM:
         A text has no context that comes first. It is read 64 tokens at a time, and after each the cache is brought back
         to the budget, a share of the window's tokens; so all but the first pieces are predicted from what was kept.
         """
-        return [self._rolling(*request.args) for request in requests]
+        return [self._rolling(*request.args) for request in _shown(requests, "reading texts")]
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """What is written after each context, up to one of the texts in `until`, the end token or `max_gen_toks`."""
-        return [self._written(*request.args) for request in requests]
+        return [self._written(*request.args) for request in _shown(requests, "writing")]
 
     def _rolling(self, text: str) -> float:
         ids = self.model.tokenizer.encode(text, bos=False)
@@ -188,6 +190,12 @@ class CachedLM:
 
     def _logits(self, ids: list[int], state: Any) -> Float[Tensor, "tokens vocab"]:
         return self.model(torch.tensor([ids], device=self.model.device), state)[0][0].float()
+
+
+def _shown(asks: Sequence[Any], what: str) -> Iterable[Any]:
+    """The same, with a bar on a terminal."""
+    console = Console(stderr=True)
+    return track(asks, what, console=console, disable=not console.is_terminal)
 
 
 def asked(wanted: dict[str, Any]) -> Any:
