@@ -12,6 +12,7 @@ from tests.efficiency.cache.stores import fed, observed
 from assay.core.compression import Compression
 from assay.core.errors import AssayError
 from assay.core.policy import Policy, top_per_owner
+from assay.core.prefill import pieces
 from assay.efficiency.cache.adakv import AdaKV
 from assay.efficiency.cache.keydiff import KeyDiff
 from assay.efficiency.cache.snapkv import SnapKV
@@ -176,6 +177,28 @@ def test_a_sequence_that_is_compressed_later_is_repaired_later():
     assert store.counts == [20, 40] and name in store.arrays
     store.keep(policy.keep(0, store, policy.score(0, store), torch.tensor([20, 20])))
     assert store.counts == [20, 20] and name not in store.arrays
+
+
+def test_of_a_context_in_pieces_the_keys_before_rotation_stay_until_the_last_is_repaired():
+    model, tokens, held = (
+        tiny(),
+        some_tokens(100),
+        Compression(TwinKV(SnapKV(recent=8), threshold=0.5, cap=1.0), "30tok"),
+    )
+    state, name, repaired = model.start(1), held.policy.named("unrotated"), 0
+    held.attach(state)
+    for begin, end in pieces(100, 25):
+        with torch.no_grad():
+            model(tokens[:, begin:end], state)
+        store = state.layers[0].store
+        assert name in store.arrays
+        scores = held.policy.inner.score(0, store).masked_fill(held._pinned(store), torch.inf)
+        alone = set(top_per_owner(scores, store.flat().owner, torch.tensor([30, 30])).tolist())
+        before = store.flat().positions + 1000 * store.flat().owner
+        held.finish_prefill() if end == 100 else held.finish_piece(torch.tensor([100]))
+        after = store.flat().positions + 1000 * store.flat().owner
+        repaired += begin > 0 and set(after.tolist()) != {int(before[i]) for i in alone}
+    assert repaired and name not in store.arrays
 
 
 def test_around_a_wrapper_the_inner_budgets_stand():
