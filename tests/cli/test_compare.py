@@ -48,7 +48,8 @@ def test_only_what_was_said_is_set(asked, capsys):
 
 
 def test_every_option_arrives(asked, capsys):
-    words = "compare m snapkv twinkv(snapkv)@0.5 --tasks needle,ppl --budgets .5,64tok --length 512,1024 --on ray --examples 3 --seed 7"
+    words = "compare m snapkv twinkv(snapkv)@0.5 --tasks needle,ppl --budgets .5,64tok --length 512,1024 --on ray"
+    words += " --chunk 256 --match bytes --examples 3 --seed 7"
     words += " --out runs/y --aware --generate --device cpu --dtype bfloat16 --max-loss 2% --max-bytes 0.5"
     assert run(words.split(), capsys)[0] == 0
     settings = asked[0][2]
@@ -61,6 +62,8 @@ def test_every_option_arrives(asked, capsys):
         "examples": 3,
         "seed": 7,
         "aware": True,
+        "chunk": 256,
+        "match": "bytes",
         "generate": True,
         "device": "cpu",
         "dtype": "bfloat16",

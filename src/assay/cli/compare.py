@@ -23,6 +23,12 @@ def compare(
     seed: int = typer.Option(None, help="Seed of the examples and of random choices; by default 0."),
     out: Path = typer.Option(None, help="Folder of the run; the same command resumes it."),
     aware: bool = typer.Option(False, "--aware", help="Compress with the question in sight, not before it is seen."),
+    chunk: int = typer.Option(
+        None, help="Tokens read at once, dropping some in between; by default the whole context."
+    ),
+    match: str = typer.Option(
+        None, help="What budgets are shares of: tokens, or bytes (of the full cache, metadata included)"
+    ),
     generate: bool = typer.Option(False, "--generate", help="Score what greedy decoding writes, not a forced answer."),
     on: str = typer.Option(None, help="Where: ray (this machine's cores) or ray:ADDRESS (a cluster)"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print every cell and the time it may take; run nothing."),
@@ -39,6 +45,8 @@ def compare(
         "examples": examples,
         "seed": seed,
         "aware": aware,
+        "chunk": chunk,
+        "match": match,
         "generate": generate,
         "device": device,
         "dtype": dtype,

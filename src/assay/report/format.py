@@ -107,8 +107,13 @@ def settings_text(run: dict) -> list[str]:
     seen = "compressed together with the question (aware)" if aware else "compressed before the question is seen"
     scored = "answers are generated greedily" if fixed.get("generate") else "answers are scored in one forced pass"
     each = "a task and length" if len(grid.get("lengths", ())) > 1 else "a task"
+    pieces = f", read {fixed['chunk']} tokens at a time" if fixed.get("chunk") else ""
+    matched = (
+        ["budgets are shares of the full cache's bytes in the eligible layers"] if fixed.get("match") == "bytes" else []
+    )
     return [
-        f"contexts of {lengths_text(run)} tokens, {seen}",
+        f"contexts of {lengths_text(run)} tokens{pieces}, {seen}",
+        *matched,
         f"{grid.get('examples', '?')} examples {each}, from seed {fixed.get('seed', '?')}; {scored}",
         f"in {fixed.get('dtype', '?')} on {fixed.get('device', '?')}",
     ]

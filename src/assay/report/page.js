@@ -76,7 +76,7 @@
     const room = (most - least || most || 1) * 0.12;
     const range = [Math.max(0, least < 0.4 * most ? 0 : least - room), most + room];
     const names = Object.keys(data.styles).filter((p) => !hidden.has(p));
-    const apart = (policy) => (names.indexOf(policy) - (names.length - 1) / 2) * (range[1] - range[0]) * Math.min(0.009, 0.07 / names.length);
+    const apart = (policy) => (names.indexOf(policy) - (names.length - 1) / 2) * (range[1] - range[0]) * Math.min(0.005, 0.04 / names.length);
     const front = points.filter((p) => task.front.includes(p.name)).sort((a, b) => along(a) - along(b));
     const traces = [{ x: front.map(along), y: front.map((p) => p.mean), mode: "lines", hoverinfo: "skip", line: { color: css("--soft"), width: 1.6, dash: "dot", shape: "hv" } }];
     if (task.full) traces.push({ x: [along(task.full)], y: [task.full.mean], mode: "markers", marker: { symbol: "line-ns-open", size: 11, color: css("--ink") }, text: [task.full.text], hovertemplate: "%{text}<extra></extra>" });

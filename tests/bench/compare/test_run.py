@@ -195,9 +195,9 @@ def test_before_the_question_by_default_and_with_it_only_when_aware(tiny, tmp_pa
     seen = []
     original = measure.Prefill.__init__
 
-    def spy(self, model, context, policies):
+    def spy(self, model, context, policies, **how):
         seen.append(context.shape[1])
-        original(self, model, context, policies)
+        original(self, model, context, policies, **how)
 
     monkeypatch.setattr(measure.Prefill, "__init__", spy)
     grid = {**GRID, "tasks": "needle", "examples": 1}
@@ -253,7 +253,7 @@ def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason_and_tried_aga
 
     monkeypatch.setattr(measure.Bench, "measure", refuse)
     found = compare(tiny, "snapkv", out=tmp_path, **GRID).summary
-    assert found.finished == 8 and {(s.what, s.why) for s in found.skipped} >= {("snapkv@0.5 on needle", "not today")}
+    assert found.finished == found.planned == 8 and {(s.what, s.why) for s in found.skipped} >= {("snapkv@0.5 on needle", "not today")}
     monkeypatch.undo()
     mended = compare(tiny, "snapkv", out=tmp_path, **GRID).summary
     assert mended.finished == 12 and not mended.skipped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from assay.bench.compare.settings import Settings, split
@@ -12,32 +13,47 @@ from assay.core.budget import Budget
 from assay.core.build import build
 from assay.core.errors import AssayError, UnknownPart
 from assay.core.expressions import Call, parse
+from assay.core.format import Format
 from assay.core.policy import Policy
 from assay.tasks import resolve
 
 
+@dataclass(frozen=True)
+class Arm:
+    """One way to hold a cache: which policy drops tokens (None: all stay), and in which number format the rest is held."""
+
+    policy: Policy | None
+    format: Format | None = None
+    held_in: str = ""  # the format's canonical expression
+
+
 def check_names(parts: Sequence[str], settings: Settings) -> None:
     """Raise AssayError for a name, expression or budget that cannot be meant, before a model is loaded for it."""
-    for name in policies_asked(parts, settings.budgets):
+    for name in policies_asked(parts, settings.budgets, settings.match):
         built(name)
     for name in settings.tasks:
         resolve(canonical_task(name))
 
 
-def policies_asked(parts: Sequence[str], budgets: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Canonical policies with the budgets each is measured at: its own where the expression has one, else all of them."""
+def policies_asked(parts: Sequence[str], budgets: Sequence[str], match: str = "tokens") -> dict[str, tuple[str, ...]]:
+    """Canonical policies with the budgets each is measured at: its own where the expression has one, else all of them.
+
+    `full` in a number format drops nothing: it has one cell, or with budgets matched in bytes one at each.
+    """
     found: dict[str, list[str]] = {"random": []}
     everywhere = [str(Budget.parse(b)) for b in budgets]
     for text in split(list(parts)):
         call = parse(text)
-        name = str(canonical(Call(call.name, call.args, call.options)))
-        if name == "full":
+        name = str(canonical(Call(call.name, call.args, call.options, format=call.format)))
+        if name.partition("+")[0] == "full" and match != "bytes" or name == "full":
             if call.budget and not Budget.parse(call.budget).everything:
                 raise AssayError(
                     f"{text}: full keeps everything; name it without a budget, or a policy that drops some"
                 )
-            continue
-        found.setdefault(name, []).extend([str(Budget.parse(call.budget))] if call.budget else everywhere)
+            if name != "full":
+                found[name] = ["1"]
+        else:
+            found.setdefault(name, []).extend([str(Budget.parse(call.budget))] if call.budget else everywhere)
     if found.keys() == {"random"} and not found["random"]:
         found["random"] = everywhere
     return {name: tuple(dict.fromkeys(its)) for name, its in found.items()}
@@ -57,7 +73,10 @@ def canonical(call: Call) -> Call:
             return value  # a bare word may be a text; `build` says so where it is not
 
     name = registry.find(call.name, "policy").name
-    return Call(name, inner(call.args), tuple((k, inner(v)) for k, v in call.options), call.budget)
+    held_in = call.format and Call(
+        registry.find(call.format.name, "format").name, call.format.args, call.format.options
+    )
+    return Call(name, inner(call.args), tuple((k, inner(v)) for k, v in call.options), call.budget, held_in)
 
 
 def canonical_task(text: str) -> str:
@@ -69,7 +88,7 @@ def canonical_task(text: str) -> str:
 
 
 def code_of(policy: str) -> str:
-    """A checksum of the files that the policy's parts are written in: an edited policy is another policy."""
+    """A checksum of the files that the policy's parts and format are written in: an edited policy is another policy."""
 
     def files(value: Any) -> set[str]:
         if isinstance(value, tuple):
@@ -82,16 +101,22 @@ def code_of(policy: str) -> str:
         except UnknownPart:
             return inside
 
-    digest = hashlib.sha256()
-    for path in sorted(files(parse(policy))):
+    digest, call = hashlib.sha256(), parse(policy)
+    held_in = {str(registry.find(call.format.name, "format").path)} if call.format else set()
+    for path in sorted(files(call.alone()) | held_in):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
 
 
-def built(name: str) -> Policy:
-    """The policy that a canonical expression names."""
-    policy = build(name, "policy")
+def built(name: str) -> Arm:
+    """The policy and the number format that a canonical expression names."""
+    call = parse(name)
+    held_in = build(call.format, "format") if call.format is not None else None
+    named = str(call.format or "")
+    if str(call.alone()) == "full":
+        return Arm(None, held_in, named)
+    policy = build(call.alone(), "policy")
     if not isinstance(policy, Policy):
         raise AssayError(f"{name} is no cache policy: its class must derive from assay.core.policy.Policy")
-    return policy
+    return Arm(policy, held_in, named)

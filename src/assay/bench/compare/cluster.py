@@ -156,7 +156,7 @@ def _work(sent: list[Any], group: Group, settings: Settings, says: dict[str, Any
         if policy != "full" and code_of(policy) != code:
             raise AssayError(f"{socket.gethostname()} has another version of {policy}: copy the driver's files there")
     yield machine(settings.device)
-    policies = {policy: built(policy) for policy in says["code"] if policy != "full"}
+    policies = {policy: built(policy) for policy in says["code"]}
     yield from measured(_model(sent[0]), resolve(group.task), policies, group, settings)
 
 

@@ -19,7 +19,7 @@ PROBED = 256  # tokens
 
 
 def expected_seconds(model: Transformer, plan: Plan, cells: Sequence[Cell], settings: Settings) -> dict[str, float]:
-    """By cell name: what the cell should take. An example's prefill is counted with its first cell."""
+    """By cell name: what the cell should take. An example's prefill is counted with its first cell of a number format."""
     with torch.no_grad():
         reading, answering, step = _probe(model, min(PROBED, model.config.context // 2))
     expected, seen = {}, set()
@@ -34,8 +34,9 @@ def expected_seconds(model: Transformer, plan: Plan, cells: Sequence[Cell], sett
             seconds += (settings.speed_steps + 1) * step
         if settings.generate or plan.tasks[cell.task].any_order:
             seconds += prompt.example.meta.get("max_tokens", len(prompt.answer) + 8) * step
-        if cell.prompt not in seen:
-            seen.add(cell.prompt)
+        held_in = plan.policies[cell.policy].held_in
+        if settings.chunk or (cell.prompt, held_in) not in seen:  # in pieces, nothing that was read is shared
+            seen.add((cell.prompt, held_in))
             seconds += prompt.prompted * reading
         expected[cell.name] = seconds
     return expected

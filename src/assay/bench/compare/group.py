@@ -6,17 +6,19 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from assay.bench.compare.asked import Arm
 from assay.bench.compare.measure import Bench, Extras
 from assay.bench.compare.plan import Cell, Plan
+from assay.bench.compare.possible import Targets
 from assay.bench.compare.prompts import Prompt
 from assay.bench.compare.settings import Settings
 from assay.core.errors import AssayError
-from assay.core.policy import Policy
 
 if TYPE_CHECKING:
     from assay.core.transformer import Transformer
@@ -66,7 +68,7 @@ def groups(plan: Plan, cells: Sequence[Cell]) -> list[Group]:
 def measured(
     model: Transformer,
     task: Any,
-    policies: Mapping[str, Policy | None],
+    policies: Mapping[str, Arm],
     group: Group,
     settings: Settings,
     say: Callable[[str], None] = lambda what: None,
@@ -75,32 +77,64 @@ def measured(
 
     What a policy cannot do, and memory that does not suffice, is a record that says so (`skipped`).
     """
-    needed = {c.policy for c in group.cells} - {"full"}
-    acting = {name: policy for name, policy in policies.items() if name in needed and policy is not None}
-    for policy in acting.values():
-        policy.reseed(settings.seed * 1_000_003 + group.example)
+    arms = {c.policy: policies[c.policy] for c in group.cells}
+    for arm in arms.values():
+        if arm.policy is not None:
+            arm.policy.reseed(settings.seed * 1_000_003 + group.example)
     say(f"{group.says}: reading the context")
-    bench = Bench(model, task, group.prompt, acting)
+    benches = Benches(model, task, group.prompt, arms, settings)
     text = text_digest(group.prompt)
     room = model.config.context - len(group.prompt) - settings.speed_steps - 1
     timed = settings.speed_steps if group.example < settings.speed_examples and room > 0 else 0
     extras = Extras(
-        (settings.generate or task.any_order) and task.metric != "nll", timed, picture=group.example < settings.picture_examples
+        (settings.generate or task.any_order) and task.metric != "nll",
+        timed,
+        picture=group.example < settings.picture_examples,
     )
-    if all(
-        c.policy != "full" for c in group.cells
-    ):  # resumed: full's cell is on the disk, the others' reference is not
-        bench.measure(
-            "full", "1", replace(extras, picture=False)
-        )  # timed alike, for that decides in how many pieces it reads
-    for cell in sorted(group.cells, key=lambda c: c.policy != "full"):
+    # a resumed group: full's cell is on the disk, but the others' reference is not; timed alike, for that decides in how
+    # many pieces a question is read
+    if all(c.policy != "full" for c in group.cells):
+        benches.of("full").measure("full", "1", replace(extras, picture=False))
+    for cell in sorted(group.cells, key=lambda c: (c.policy != "full", arms[c.policy].held_in)):  # a format at a time
         say(f"{group.says}: {cell.policy}@{cell.budget}")
         try:
-            found = {**bench.measure(cell.policy, cell.budget, extras), "skipped": None}
+            found = {**benches.of(cell.policy).measure(cell.policy, cell.budget, extras), "skipped": None}
         except (AssayError, torch.OutOfMemoryError) as error:
             why = str(error).splitlines()[0] if isinstance(error, AssayError) else f"out of memory on {settings.device}"
             found = {"skipped": why}
         yield {**_head(model, task, cell, settings), "text": text, **found}
+
+
+class Benches:
+    """One bench for each number format, made when it is first asked for; the one of full precision is what all are held against."""
+
+    def __init__(
+        self, model: Transformer, task: Any, prompt: Prompt, arms: Mapping[str, Arm], settings: Settings
+    ) -> None:
+        self.arms, self.targets = arms, Targets(model, settings.match)
+        self._make = partial(
+            Bench,
+            model,
+            task,
+            prompt,
+            chunk=settings.chunk,
+            budget_of=lambda budget: self.targets.budget(budget, len(prompt.context)),
+        )
+        self._made: dict[str, Bench] = {}
+        self._bench("")
+
+    def of(self, policy: str) -> Bench:
+        return self._bench(self.arms[policy].held_in if policy in self.arms else "")
+
+    def _bench(self, held_in: str) -> Bench:
+        if held_in not in self._made:
+            mine = {name: arm for name, arm in self.arms.items() if arm.held_in == held_in}
+            format = next((arm.format for arm in mine.values()), None)
+            policies = {name: arm.policy for name, arm in mine.items() if arm.policy is not None}
+            whole = self._made.get("")
+            self._made = {} if whole is None else {"": whole}  # a format at a time, or memory would hold them all
+            self._made[held_in] = self._make(policies, format=format, reference=whole)
+        return self._made[held_in]
 
 
 def text_digest(prompt: Prompt) -> str:

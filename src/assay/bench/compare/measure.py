@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ from torch import Tensor
 from assay.bench.compare.prefill import Prefill, now
 from assay.bench.compare.prompts import Prompt
 from assay.bench.compare.traces import binned, held_matrix, passages, pieces, shades
+from assay.core.budget import Budget
 from assay.core.compression import Compression
+from assay.core.format import Format
 from assay.core.policy import Policy
 from assay.core.state import ModelState
 
@@ -34,13 +36,29 @@ class Extras:
 
 
 class Bench:
-    """One example on one model, its context prefilled once for all `policies` (by canonical expression)."""
+    """One example on one model, its context prefilled once for all `policies` (by canonical expression).
 
-    def __init__(self, model: Transformer, task: Any, prompt: Prompt, policies: Mapping[str, Policy]) -> None:
-        self.model, self.task, self.prompt = model, task, prompt
-        self.device = model.device
+    `format`, `chunk`: how the cache is held and filled. `budget_of`: what a budget's text means on this prompt.
+    `reference`: the bench that measures `full`, where this one holds the cache in another format.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        task: Any,
+        prompt: Prompt,
+        policies: Mapping[str, Policy],
+        *,
+        format: Format | None = None,
+        chunk: int = 0,
+        budget_of: Callable[[str], Budget] = Budget.parse,
+        reference: Bench | None = None,
+    ) -> None:
+        self.model, self.task, self.prompt, self.policies = model, task, prompt, policies
+        self.device, self.chunk, self.budget_of, self.reference = model.device, chunk, budget_of, reference or self
         with torch.no_grad():
-            self.prefill = Prefill(model, self._tokens(prompt.context[: prompt.prompted]), policies)
+            context = self._tokens(prompt.context[: prompt.prompted])
+            self.prefill = Prefill(model, context, policies, format=format, chunk=chunk)
         self._full: Float[Tensor, "answer vocab"] | None = None
         self._whole: tuple[int, int] | None = None
 
@@ -50,15 +68,11 @@ class Bench:
     @torch.no_grad()
     def measure(self, policy: str, budget: str, extras: Extras) -> dict[str, Any]:
         """The numbers of one cell. `full` gives the reference for the others' KL where the task is a text's likelihood."""
-        state, held = self.prefill.fork(None if policy == "full" else policy, budget)
-        compressing, began = 0.0, now(self.device)
-        if held is not None:
-            held.finish_prefill(context=torch.tensor([len(self.prompt.context)], device=self.device))
-        compressing += now(self.device) - began
+        state, held, reading, compressing = self._begin(policy, budget)
         generating = self._feed_rest(state, held)
-        sizes = self._sizes(state, held)
+        sizes = self._sizes(state, policy)
         survived, shares, kept = self._kept(state, extras.picture and held is not None)
-        if extras.picture and held is None:
+        if extras.picture and policy == "full":
             kept["pieces"] = pieces(self.model.tokenizer, self.prompt)  # the text, once for all policies
         began = now(self.device)
         first, asking = None, None
@@ -76,13 +90,26 @@ class Bench:
             scores = self._ask_on(scores, told, teller, extras.generate)
         peak = max(sizes["bytes"], state.bytes, held.peak_bytes if held is not None else 0)
         speed = self._speed(first, state, held, extras.speed_steps) if extras.speed_steps else None
-        prefilling = self.prefill.seconds + (self.prefill.observing[policy] if held is not None else 0.0) + generating
+        prefilling = reading + generating
         return {
             **scores, **sizes, **kept, "kl": self._kl(logits, policy), "survived": survived,
             "peak_bytes": peak, "seconds_prefill": prefilling, "seconds_compress": compressing, "seconds_answer": answering,
             "first_token": None if asking is None else prefilling + compressing + asking, "tokens_per_second": speed,
             "passages": self._lost(scores["score"], shares), **self._texts(),
         }  # fmt: skip
+
+    def _begin(self, policy: str, budget: str) -> tuple[ModelState, Compression | None, float, float]:
+        """The compressed cache with what holds it, and the seconds of prefill and of compressing."""
+        tokens = torch.tensor([len(self.prompt.context)], device=self.device)
+        acting = policy in self.policies
+        if acting and self.chunk:
+            return *self.prefill.apart(policy, self.budget_of(budget), tokens), 0.0
+        state, held = self.prefill.fork(policy if acting else None, self.budget_of(budget))
+        began = now(self.device)
+        if held is not None:
+            held.finish_prefill(context=tokens)
+        reading = self.prefill.seconds + (self.prefill.observing[policy] if acting else 0.0)
+        return state, held, reading, now(self.device) - began
 
     def _feed_rest(self, state: ModelState, held: Compression | None) -> float:
         """What stands for a generation is fed in short steps, each of which the policy may answer by dropping tokens."""
@@ -180,24 +207,26 @@ class Bench:
         predicted = logits.log_softmax(-1)
         if policy == "full":
             self._full = predicted
-        if self._full is None:
+        full = self.reference._full
+        if full is None:
             return None
-        return float(torch.nn.functional.kl_div(predicted, self._full, log_target=True, reduction="sum")) / len(logits)
+        return float(torch.nn.functional.kl_div(predicted, full, log_target=True, reduction="sum")) / len(logits)
 
-    def _sizes(self, state: ModelState, held: Compression | None) -> dict[str, Any]:
+    def _sizes(self, state: ModelState, policy: str) -> dict[str, Any]:
         stores = state.growing()
         counts = [c for store in stores.values() for c in store.counts]
-        if held is None:
+        if policy == "full":
             self._whole = state.bytes, sum(s.bytes for s in stores.values())
-        if self._whole is None:
+        whole = self.reference._whole
+        if whole is None:
             raise RuntimeError("full is measured first: it says what the whole cache holds")
         return {
             "tokens": len(self.prompt.context),
             "kept": sum(counts) / len(counts) if counts else None,
             "bytes": state.bytes,
             "bytes_eligible": sum(s.bytes for s in stores.values()),
-            "bytes_full": self._whole[0],
-            "bytes_full_eligible": self._whole[1],
+            "bytes_full": whole[0],
+            "bytes_full_eligible": whole[1],
             "bytes_by_layer": [layer.bytes for layer in state.layers],
         }
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from assay.bench.compare.asked import built, canonical_task, code_of, policies_asked
+from assay.bench.compare.asked import Arm, built, canonical_task, code_of, policies_asked
 from assay.bench.compare.cells import fingerprint
 from assay.bench.compare.possible import Possible, refuse_useless
 from assay.bench.compare.prompts import Prompt, tokenise
 from assay.bench.compare.settings import Settings
+from assay.core.budget import Budget
 from assay.core.errors import AssayError
-from assay.core.policy import Policy
 from assay.tasks import resolve
 
 if TYPE_CHECKING:
@@ -40,10 +40,9 @@ class Cell:
 
 @dataclass
 class Plan:
-    """Policies by canonical expression (`full` is None: the model's own cache), prompts by task and length, and the
-    cells in the order they run."""
+    """Policies by canonical expression (`full` drops nothing), prompts by task and length, and the cells in the order they run."""
 
-    policies: dict[str, Policy | None]
+    policies: dict[str, Arm]
     budgets: tuple[str, ...]
     tasks: dict[str, Any]
     prompts: dict[tuple[str, int], list[Prompt]]
@@ -75,10 +74,14 @@ def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed:
             f"a length of {max(settings.length)} tokens is more than the {model.config.context} that {model.name} "
             f"can read: ask for at most {model.config.context}"
         )
-    asked = policies_asked(parts, settings.budgets)
-    budgets = tuple(dict.fromkeys(b for found in asked.values() for b in found))
+    asked = policies_asked(parts, settings.budgets, settings.match)
+    policies = {"full": built("full"), **{name: built(name) for name in asked}}
+    dropping = [
+        found for name, found in asked.items() if policies[name].policy is not None or settings.match == "bytes"
+    ]
+    budgets = tuple(dict.fromkeys(b for found in dropping for b in found))
+    budgets = budgets or tuple(dict.fromkeys(str(Budget.parse(b)) for b in settings.budgets))
     asked["random"] = tuple(dict.fromkeys((*asked.get("random", ()), *budgets)))
-    policies = {name: built(name) for name in asked}
     code = {name: code_of(name) for name in asked}
     tasks = {name: resolve(name) for name in dict.fromkeys(map(canonical_task, settings.tasks))}
     prompts = {
@@ -86,7 +89,7 @@ def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed:
         for name, task in tasks.items()
         for length in settings.length
     }
-    possible, cells = Possible(model), []
+    possible, cells = Possible(model, settings.match), []
     grid = [("full", "1"), *((p, b) for p, found in asked.items() for b in found)]
     for (task, length), its_prompts in prompts.items():
         for example, prompt in enumerate(its_prompts):
@@ -95,13 +98,17 @@ def lay_out(model: Transformer, parts: Sequence[str], settings: Settings, fixed:
                 said
             )  # once for all cells of the prompt: ten thousand long texts would take a second
             for policy, budget in grid:
-                why = possible.why_not(prompt, policies.get(policy), budget)
+                why = possible.why_not(prompt, policies[policy], budget)
                 told = {"prompt": asked_of, "policy": policy, "budget": budget, "code": code.get(policy, "")}
                 name = fingerprint(told)
                 cells.append(Cell(task, length, example, policy, budget, name, why))
     refuse_useless(cells, budgets, [name for name in asked if name != "random"] or ["random"])
-    notes = [{"policy": p, "says": why} for p, policy in policies.items() if (why := policy.explain(model.start(1)))]
-    return Plan({"full": None, **policies}, budgets, tasks, prompts, cells, notes, code)
+    notes = [
+        {"policy": name, "says": why}
+        for name, arm in policies.items()
+        if arm.policy is not None and (why := arm.policy.explain(model.start(1)))
+    ]
+    return Plan(policies, budgets, tasks, prompts, cells, notes, code)
 
 
 def _prompts(model: Transformer, task: Any, name: str, length: int, settings: Settings) -> list[Prompt]:

@@ -25,7 +25,9 @@ def possible_loss(row: Row, full: Row) -> float | None:
     worst = -row.against_full.low
     if row.measure == "nll":
         return math.expm1(worst)
-    if row.against_full.identical:  # n equal pairs do not exclude that up to this share of pairs differs (95%, one-sided)
+    if (
+        row.against_full.identical
+    ):  # n equal pairs do not exclude that up to this share of pairs differs (95%, one-sided)
         worst = 1 - 0.05 ** (1 / row.against_full.examples)
     return worst / full.quality.mean
 
@@ -48,15 +50,25 @@ def recommend(
     allowed = {
         name: pairs
         for name, pairs in candidates.items()
-        if all(loss(r, f) <= max_loss + 1e-12 for r, f in pairs) and _share(pairs) <= max_bytes + 1e-12 and _share(pairs) < 1
+        if all(loss(r, f) <= max_loss + 1e-12 for r, f in pairs)
+        and _share(pairs) <= max_bytes + 1e-12
+        and _share(pairs) < 1
     }
     if not allowed:
-        return Recommendation(max_loss, max_bytes, None, f"Nothing measured here has {limits}.{_closest(candidates, max_bytes)}")
+        return Recommendation(
+            max_loss, max_bytes, None, f"Nothing measured here has {limits}.{_closest(candidates, max_bytes)}"
+        )
     # bytes within one percent of each other are the same saving; then the smaller loss decides
     smallest = min(map(_share, allowed.values()))
     near = {name: pairs for name, pairs in allowed.items() if _share(pairs) <= smallest * 1.01}
     winner = min(near, key=lambda name: (max(loss(r, f) for r, f in near[name]), _share(near[name])))
-    return Recommendation(max_loss, max_bytes, winner, _says(winner, allowed[winner], limits), _code(run, winner))
+    return Recommendation(
+        max_loss,
+        max_bytes,
+        winner,
+        _says(winner, allowed[winner], limits),
+        _code(run, [row for row, _ in allowed[winner]]),
+    )
 
 
 def _share(pairs: Sequence[tuple[Row, Row]]) -> float:
@@ -73,7 +85,9 @@ def _says(name: str, pairs: Sequence[tuple[Row, Row]], limits: str) -> str:
         few = min(r.quality.examples for r, _ in pairs)
         return f"On only {few} example{'s' * (few != 1)} a task, too few to exclude any loss: {text}"
     bound = max(b for b in bounds if b is not None)
-    return f"{text} The intervals do not exclude a loss of {bound:.1%}; more examples narrow that." if bound > 0 else text
+    return (
+        f"{text} The intervals do not exclude a loss of {bound:.1%}; more examples narrow that." if bound > 0 else text
+    )
 
 
 def _closest(candidates: Mapping[str, Sequence[tuple[Row, Row]]], max_bytes: float) -> str:
@@ -85,6 +99,13 @@ def _closest(candidates: Mapping[str, Sequence[tuple[Row, Row]]], max_bytes: flo
     return f" Closest: {name}, which loses {loss(row, full):.1%} on {row.task} and holds {_share(within[name]):.0%} of the bytes."
 
 
-def _code(run: Mapping[str, Any], winner: str) -> str:
-    model = run.get("fixed", {}).get("model", "MODEL")
-    return f'assay.load({model!r}).generate(prompt, cache={winner!r})'.replace("'", '"')
+def _code(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The line that deploys it. A share of bytes becomes the bytes that it came to on the longest of these contexts."""
+    winner = max(rows, key=lambda row: row.bytes_full_eligible)
+    fixed, cache = run.get("fixed", {}), winner.name
+    if winner.policy.startswith("full+"):
+        cache = winner.policy
+    elif fixed.get("match") == "bytes" and "B" not in winner.budget:
+        cache = f"{winner.policy}@{int(float(winner.budget) * winner.bytes_full_eligible)}B"
+    also = f", prefill_chunk={fixed['chunk']}" if fixed.get("chunk") else ""
+    return f'assay.load("{fixed.get("model", "MODEL")}").generate(prompt, cache="{cache}"{also})'

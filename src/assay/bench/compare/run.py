@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +94,8 @@ def _fixed(model: Transformer, settings: Settings) -> dict[str, Any]:
     """What decides every number of a run; a folder belongs to one such set."""
     return {
         "model": model.name, "checksum": weights_checksum(model), "seed": settings.seed,
-        "aware": settings.aware, "generate": settings.generate, "device": settings.device, "dtype": settings.dtype,
+        "aware": settings.aware, "generate": settings.generate, "chunk": settings.chunk, "match": settings.match,
+        "device": settings.device, "dtype": settings.dtype,
         "assay": versions()["assay"], "torch": versions()["torch"],
     }  # fmt: skip
 
@@ -117,7 +119,8 @@ def _measure(
     model: Transformer, plan: Plan, folder: Path, settings: Settings, fixed: dict[str, Any], console: Console,
     address: str | None,
 ) -> Result:  # fmt: skip
-    with store.CellStore(folder, fixed, _record(model, plan, settings)) as kept:
+    where = {"machine": machine(settings.device)} if address is None else {"on": "a Ray cluster"}
+    with store.CellStore(folder, fixed, _record(model, plan, settings) | where) as kept:
         left = [c for c in plan.possible if c.name not in kept]
         expected = expected_seconds(model, plan, left, settings) if left else {}
         try:
@@ -129,9 +132,10 @@ def _measure(
                     from assay.bench.compare import cluster
 
                     records = cluster.measured_on(address, model, plan, work, settings, progress.say, kept.saw)
-                for record in records:
-                    kept.write(record)
-                    progress.finish(record["cell"])
+                with closing(records):  # so that Ctrl-C also ends what still runs elsewhere
+                    for record in records:
+                        kept.write(record)
+                        progress.finish(record["cell"])
         except (KeyboardInterrupt, Lost):
             _report(plan, kept, settings)  # of what is finished
             raise
@@ -155,7 +159,7 @@ def _record(model: Transformer, plan: Plan, settings: Settings) -> dict[str, Any
         "lengths": list(settings.length), "examples": settings.examples,
     }  # fmt: skip
     return {
-        "grid": grid, "versions": versions(), "machine": machine(settings.device), "notes": plan.notes, "refused": plan.refused(),
+        "grid": grid, "versions": versions(), "notes": plan.notes, "refused": plan.refused(),
         "vocab_size": model.config.vocab_size, "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "planned": len(plan.possible), "limits": _limits(settings),
     }  # fmt: skip

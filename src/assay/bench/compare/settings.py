@@ -16,7 +16,9 @@ BASELINES = ("full", "random")
 class Settings:
     """`tasks` and `length` (tokens of a context, one or several): by default what fits the model. `examples`: a task and length.
 
-    `aware`: compress with the question in sight.
+    `aware`: compress with the question in sight. `chunk`: tokens that are read at once, a policy dropping some in between
+    (0: the whole context). `match`: `bytes` takes budgets as shares of the full cache's bytes, whatever the number format;
+    by default they are shares of its tokens.
 
     `generate`: score what greedy decoding writes instead of a forced answer. `speed_examples`: on how many examples of a
     task decoding is timed, `speed_steps` tokens each. `picture_examples`: for how many the kept positions are recorded.
@@ -30,6 +32,8 @@ class Settings:
     examples: int = 10
     seed: int = 0
     aware: bool = False
+    chunk: int = 0
+    match: str = "tokens"
     generate: bool = False
     device: str = "cpu"
     dtype: str = "float32"
@@ -63,11 +67,13 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        least_of = {"examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0}
+        least_of = {"examples": 1, "seed": 0, "speed_examples": 0, "speed_steps": 1, "picture_examples": 0, "chunk": 0}
         for name, least in least_of.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise AssayError(f"{name}={value!r}: a whole number of at least {least} is needed")
+        if self.match not in ("tokens", "bytes"):
+            raise AssayError(f"match={self.match!r}: budgets are matched in tokens or in bytes")
         for name, high in (("floor", 1), ("max_loss", float("inf")), ("max_bytes", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:

@@ -43,14 +43,14 @@ def summarise(
         recommendation=recommend(run, tasks, max_loss=max_loss, max_bytes=max_bytes),
         findings=findings(tasks),
         notes=tuple((n["policy"], n["says"]) for n in run.get("notes", ())),
-        skipped=_skipped(run, cells),
+        skipped=_skipped(run, cells, named_tasks(names["tasks"], cells)),
         leaders=leaderboard(tasks, groups),
         failures=failures(groups, where),
         kept=kept(measured, where),
         texts=texts(measured, where),
         cells=tuple(dict(c) for c in cells),
         finished=len(measured),
-        planned=len(measured) if planned is None else planned,
+        planned=max(len(measured), (planned or 0) - (len(cells) - len(measured))),
     )
 
 
@@ -66,7 +66,8 @@ def named_tasks(tasks: Sequence[str], cells: Sequence[Cell]) -> dict[tuple[str, 
     """What each task at each length is called: by its task, and its length where there are several."""
     found = {(c["task"], c.get("length", 0)) for c in cells}
     several = len({length for _, length in found}) > 1
-    order = sorted(found, key=lambda where: (tasks.index(where[0]), where[1]))
+    places = {task: place for place, task in enumerate([*tasks, *sorted({task for task, _ in found} - set(tasks))])}
+    order = sorted(found, key=lambda where: (places[where[0]], where[1]))
     return {(task, length): f"{task} at {length}" if several else task for task, length in order}
 
 
@@ -177,9 +178,10 @@ def _median(group: Paired, key: str) -> float | None:
     return median(values) if values else None
 
 
-def _skipped(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Skip, ...]:
+def _skipped(run: Mapping[str, Any], cells: Sequence[Cell], where: Mapping[tuple[str, int], str]) -> tuple[Skip, ...]:
     reasons = [(r["what"], r["cells"], r["why"]) for r in run.get("refused", ())]
     at_run: dict[tuple[str, str], int] = defaultdict(int)
     for c in (c for c in cells if c.get("skipped")):
-        at_run[f"{c['policy']}@{c['budget']} on {c['task']}", c["skipped"]] += 1
+        named = where[c["task"], c.get("length", 0)]
+        at_run[f"{c['policy']}@{c['budget']} on {named}", c["skipped"]] += 1
     return tuple(Skip(*r) for r in reasons) + tuple(Skip(what, n, why) for (what, why), n in at_run.items())
