@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 
 import assay
-from assay.core.budget import Budget
-from assay.core.coding import FULL
+from assay.core.format import GroupedFormat
 from assay.core.generation import Options, begin, compression
 from assay.core.prefill import prefill
 from assay.core.sizes import bytes_holding
@@ -71,17 +70,18 @@ def measure(name: str, cache: str, chunk: int | None, length: int) -> dict:
     }  # fmt: skip
 
 
-def bound(state: ModelState, tokens: int, piece: int) -> int:
-    """Bytes of a state whose growing layers hold so many tokens, and the others what their windows let stay."""
+def bound(state: ModelState, tokens: int, piece: int) -> int | None:
+    """Bytes of a state whose growing layers hold so many tokens, and the others what their windows let stay.
+
+    None of a format in groups of tokens: how many groups are still named depends on which tokens a policy drops.
+    """
     total = 0
+    if any(isinstance(layer.store.format, GroupedFormat) for layer in state.layers):
+        return None
     for layer in state.layers:
         store = layer.store
         held = tokens if layer.window is None else min(tokens + piece, layer.window + 2 * AttentionState.SLACK)
         total += int(bytes_holding(store, torch.tensor([held] * store.kv_heads)))
-        in_full = sum(
-            t.shape[1:].numel() * t.element_size() for name, t in store.tables.items() if name.startswith(FULL)
-        )
-        total += in_full * store.kv_heads * min(piece, tokens)  # a format in groups has not encoded the piece yet
     return total
 
 
@@ -92,8 +92,9 @@ def table(rows: list[dict]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
+        limit = "–" if r["bound"] is None else f"{r['bound'] / mib:.1f} MiB"
         lines.append(
-            f"| `{r['cache']}` | {r['chunk'] or 'whole'} | {r['length']:,} | {r['state'] / mib:.1f} MiB | {r['bound'] / mib:.1f} MiB "
+            f"| `{r['cache']}` | {r['chunk'] or 'whole'} | {r['length']:,} | {r['state'] / mib:.1f} MiB | {limit} "
             f"| {r['after'] / mib:.1f} MiB | {(r['process'] - r['loaded']) / mib:.0f} MiB | {r['seconds']:.0f} |"
         )
     return "\n".join(lines)
@@ -114,8 +115,7 @@ def main() -> None:
     rows = []
     for arm in given.arms:
         cache, _, chunk = arm.partition("/")
-        if cache != "full":
-            Budget.parse(cache.rpartition("@")[2])  # a slip is found before an hour has gone
+        compression(cache)  # a slip is found before an hour has gone
         for length in given.lengths.split(","):
             command = [sys.executable, __file__, "--model", given.model, "--one", cache, chunk or "0", length]
             rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
