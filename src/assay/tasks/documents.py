@@ -68,19 +68,27 @@ class Documents(Generated):
                 "supports": tuple(sorted((starts[d], starts[d] + len(" ".join(d))) for d in needed)),
             }  # fmt: skip
             context = context.rstrip("\n") + "\n" + _AGAIN
-            return Example(context, f"Question: {question} Answer:", (f" {answer}",), ((at, at + len(answer)),), meta)
+            return Example(context, f"Question: {question}", (f" {answer}",), ((at, at + len(answer)),), meta)
 
         return fill(build, length, count, guess=length // 20)
 
     def _ask(self, entry: Entry, which: int) -> tuple[str, str]:
+        """A question that ends in the beginning of its answer's sentence, for base models begin a new line after a bare
+        `Answer:`, and exact match would measure that."""
         if self.hops == 1:
             return (
-                (f"In which town does the {entry.place} stand?", entry.town),
-                (f"Who built the {entry.place}?", entry.builder),
+                (f"In which town does the {entry.place} stand? Answer: It stands in the town of", entry.town),
+                (f"Who built the {entry.place}? Answer: It was built by", entry.builder),
             )[which]
         return (
-            (f"In which town was the keeper of the {entry.place} born?", entry.birthplace),
-            (f"From whom did the keeper of the {entry.place} learn a trade?", entry.teacher),
+            (
+                f"In which town was the keeper of the {entry.place} born? Answer: This keeper was born in the town of",
+                entry.birthplace,
+            ),
+            (
+                f"From whom did the keeper of the {entry.place} learn a trade? Answer: This keeper learned it from",
+                entry.teacher,
+            ),
         )[which]
 
 
