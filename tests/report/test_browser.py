@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from tests.report.browser import CHROMIUM, DRIVER, MISSING, browser
 
+from assay.bench.compare.against import compare_runs
 from assay.report import write_page
+from assay.report.changes import write_changes
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 TAB, ENTER, SPACE, DOWN = "\ue004", "\ue007", " ", "\ue015"
@@ -168,3 +170,19 @@ def test_without_scripts_the_words_and_tables_are_there(opened, page):
     finally:
         opened.devtools("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "Leaderboard" in found and found.count("<tr") > 80 and 'class="main-svg"' not in found
+
+
+def test_two_runs_side_by_side_are_quiet_and_fit_a_phone(window, run, cells, tmp_path):
+    other = [{**c, "score": 0.0, "answer": " none"} if c["policy"] == "snapkv" and c["metric"] != "nll" else c for c in cells]
+    found = compare_runs("runs/new", run, cells, "runs/old", {**run, "fixed": {**run["fixed"], "dtype": "bfloat16"}}, other)
+    write_changes(found, tmp_path / "against.html")
+    for width in (360, 1280):
+        window.media(scheme="dark")
+        window.resize(width, 900)
+        window.open(tmp_path / "against.html")
+        assert window.run("return document.documentElement.scrollWidth") <= width
+        assert window.complaints() == []
+    assert "right here, wrong there" in window.run("return document.body.textContent")
+    changed = window.run("return document.querySelectorAll('section:nth-of-type(3) td.better').length")
+    assert changed == 6  # snapkv at 3 budgets on the 2 tasks it can do
+    window.picture(tmp_path / "against.png")

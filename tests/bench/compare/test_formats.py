@@ -130,6 +130,12 @@ def test_one_piece_is_a_whole_prefill_to_the_last_bit(tiny, tmp_path):
         ), key
 
 
+def test_in_pieces_a_ratio_is_of_the_whole_context_where_part_of_it_stands_for_a_generation(tiny, tmp_path):
+    grid = {**GRID, "tasks": "restated", "length": 900}
+    cell = by_policy(compare(tiny, "recent", out=tmp_path, chunk=64, **grid))["restated", "recent", "0.5"]
+    assert 0.4 * cell["tokens"] < cell["kept"] <= 0.5 * cell["tokens"] + 16
+
+
 def test_one_prefill_serves_all_policies_of_a_format(tiny, tmp_path, monkeypatch):
     made = []
     original = Bench.__init__

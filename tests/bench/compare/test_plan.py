@@ -78,9 +78,9 @@ def test_settings_are_checked_by_name():
     assert Settings.of({"max_loss": "1%", "max_bytes": "0.5"}).max_loss == 0.01
 
 
-@pytest.mark.parametrize("given", ["900,400", [400, 900], ["900", 400], "400, 900,400"])
+@pytest.mark.parametrize("given", ["904,401", [401, 904], ["904", 401], "401, 904,401"])
 def test_lengths_are_a_list_in_order_each_once(given):
-    assert Settings.of({"length": given}).length == (400, 900)
+    assert Settings.of({"length": given}).length == (401, 904)
 
 
 def test_each_length_has_cells_of_its_own_over_the_same_facts(tiny):
@@ -90,6 +90,9 @@ def test_each_length_has_cells_of_its_own_over_the_same_facts(tiny):
     }
     assert len({c.name for c in found.cells}) == 6
     short, long = (found.prompts["needle", n][0] for n in (400, 900))
+    alike = plan(tiny, ["snapkv"], length="400,401", budgets="0.5")
+    assert alike.prompts["needle", 400][0].digest == alike.prompts["needle", 401][0].digest  # words do not fit one more token
+    assert len({c.name for c in alike.cells}) == 6
     assert short.example.answers == long.example.answers and len(short.context) < 400 < len(long.context) <= 900
 
 

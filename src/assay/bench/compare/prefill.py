@@ -72,7 +72,7 @@ class Prefill:
 
         return observe
 
-    def fork(self, name: str | None, budget: Budget) -> tuple[ModelState, Compression | None]:
+    def fork(self, name: str | None, budget: Budget | str) -> tuple[ModelState, Compression | None]:
         """An independent copy of the cache; for a policy with its compression attached, for None what the model itself holds."""
         state = self.state.fork()
         if name is not None:
