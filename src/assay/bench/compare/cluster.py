@@ -82,7 +82,7 @@ def measured_on(
                 except StopIteration:
                     del running[stream]
                 except ray.exceptions.RayTaskError as error:
-                    raise error.cause from None  # what was raised there is what would have been raised here
+                    raise (error.cause or error) from None  # what was raised there is what would have been raised here
                 except ray.exceptions.RayError as error:
                     del running[stream]
                     tries = 1 if finished else tries + 1
