@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contracts.test_everywhere import policies
 from tests.core.tiny import tiny, tokens
 
-from assay.core import registry
 from assay.core.compression import Compression
 from assay.core.expressions import build, parse
 
-POLICIES = [card.name for card in registry.cards("policy") if card.name != "full"]
-WRAPPED = {"adakv": "adakv(snapkv)", "twinkv": "twinkv(snapkv)"}
 KEEPS_PROMPTS = {"random_attention": "160tok"}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", policies())
 @torch.no_grad()
 def test_a_policy_acts_on_keys_held_in_bfloat16(name):
-    policy = build(parse(WRAPPED.get(name, name)), "policy")
+    policy = build(parse(name), "policy")
     model, text = tiny(dtype=torch.float32).bfloat16(), tokens(2, 120)
     valid = torch.ones_like(text, dtype=torch.bool)
     valid[0, :9] = False

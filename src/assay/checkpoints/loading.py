@@ -154,7 +154,9 @@ def _convert(
     def read(name: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(file.read(name)))
 
-    with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long as the tensors, and neither fills two cores
+    with ThreadPoolExecutor(
+        1
+    ) as beside:  # a large vocabulary takes as long as the tensors, and neither fills two cores
         tokenizer = beside.submit(tokenizer_from_gguf, file.metadata)
         tensors = ours_from(family.gguf, model, file.tensors, read, path)
         with _meant(path):
