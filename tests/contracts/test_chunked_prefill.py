@@ -69,7 +69,9 @@ def test_with_everything_in_the_budget_pieces_change_nothing(expression):
     torch.testing.assert_close(steps, decoded(model, plain, None, tokens[:, CONTEXT:]), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("expression", "chunk"), [*((e, CONTEXT) for e in BOUNDED), ("snapkv", 10**6), ("snapkv", None)])
+@pytest.mark.parametrize(
+    ("expression", "chunk"), [*((e, CONTEXT) for e in BOUNDED), ("snapkv", 10**6), ("snapkv", None)]
+)
 def test_one_piece_is_a_whole_prefill(expression, chunk):
     model, tokens = tiny(), some_tokens(CONTEXT)
     state, first = chunked(model, compression(expression, 0.3), tokens, chunk)
