@@ -15,7 +15,7 @@ compare: $(VENV)/.gemma
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 # the public table of rows, from the committed records
 rows: $(VENV)/.gemma
