@@ -11,7 +11,8 @@ from tests.contracts.under_test import registered
 from assay.core.errors import Refused
 
 # A law may be relaxed only by name, with the reason.
-REFUSES_ROLLBACK: dict[str, str] = {"gated_deltanet": "a recurrent state keeps no past"}
+RECURRENT = ["gated_deltanet", "linear_attention", "retnet", "gla"]
+REFUSES_ROLLBACK: dict[str, str] = dict.fromkeys(RECURRENT, "a recurrent state keeps no past")
 
 
 @every_causal_mixer
