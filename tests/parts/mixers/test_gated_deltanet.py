@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.parts.mixers.gated_deltanet import chunked, step_by_step
+from assay.parts.mixers.delta import chunked, step_by_step
 
 
 def drawn(tokens: int, seed: int = 0) -> list[Tensor]:

@@ -56,6 +56,11 @@ class Packing:
             self.order = (~self.valid).long().sort(dim=1, stable=True).indices
             self.front: Bool[Tensor, "batch tokens"] = self.valid.gather(1, self.order)
 
+    @property
+    def lengths(self) -> Int[Tensor, "batch"] | None:
+        """Valid tokens of each row; None where all are."""
+        return None if self.valid is None else self.valid.sum(1)
+
     def pack(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
         """Valid tokens first, zeros after them."""
         if self.valid is None:
