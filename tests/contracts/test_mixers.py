@@ -11,7 +11,7 @@ from tests.contracts.under_test import registered
 from assay.core.errors import Refused
 
 # A law may be relaxed only by name, with the reason.
-RECURRENT = ["gated_deltanet", "linear_attention", "retnet", "gla"]
+RECURRENT = ["gated_deltanet", "linear_attention", "retnet", "gla", "deltanet", "kda", "mamba2", "mlstm"]
 REFUSES_ROLLBACK: dict[str, str] = dict.fromkeys(RECURRENT, "a recurrent state keeps no past")
 
 
