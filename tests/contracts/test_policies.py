@@ -9,7 +9,7 @@ import weakref
 import pytest
 import torch
 from tests.contracts.tiny_models import VOCABULARY, causal, reference, some_tokens, tiny
-from tests.contracts.under_test import parts
+from tests.contracts.under_test import one_alone, parts
 
 from assay.core import registry
 from assay.core.build import accepted
@@ -33,6 +33,8 @@ def expressions() -> list[str]:
         ]
         wraps = [p for p in needs if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         found += [f"{card.name}(snapkv)", f"{card.name}(keydiff)"] if wraps else [card.name]
+    if one_alone():
+        return found
     return [
         *found,
         "twinkv(adakv(snapkv))",

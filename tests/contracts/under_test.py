@@ -18,6 +18,11 @@ def parts(seam: str) -> list[Card]:
     return [registry.find(name, seam)] if seam == seam_wanted else []
 
 
+def one_alone() -> bool:
+    """Whether a single part is under test, so that the project's own need not be run beside it."""
+    return VARIABLE in os.environ
+
+
 def registered(name: str) -> bool:
     """Whether a part is the project's own. Others may refuse what a law lets them refuse without being on a list of names."""
     return ".py" not in name

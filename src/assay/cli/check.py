@@ -39,7 +39,7 @@ def check(
     made = registry.load(card)
     seams = [CONTRACTS[base.__name__] for base in getattr(made, "__mro__", ()) if base.__name__ in CONTRACTS]
     if not seams:
-        raise AssayError(f"{part} derives from no interface with a contract; there are {', '.join(CONTRACTS)}")
+        raise AssayError(f"{part} derives from no interface with a contract; there are {', '.join(CONTRACTS)} (docs/design.md)")
     seam, *files = seams[0]
     folder = Path(assay.__file__).resolve().parents[2] / "tests" / "contracts"
     if not folder.is_dir():

@@ -26,4 +26,4 @@ def _config() -> TransformerConfig:
         mixer = Spec("softmax", shape | {"window": window, "position": rope})
         channel = Spec("gated", {"hidden": 64, "activation": "gelu_pytorch_tanh"})
         blocks.append(BlockConfig(mixer, channel, norms="sandwich"))
-    return TransformerConfig(128, 32, tuple(blocks), context=256, embed_scale=32**0.5)
+    return TransformerConfig(128, 32, tuple(blocks), context=4096, embed_scale=32**0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -16,7 +18,10 @@ def grouped(x: Float[Tensor, "*rest dim"], group: int) -> Float[Tensor, "*rest g
     whole("number format", 0, group=group)
     size = group or x.shape[-1]
     if x.shape[-1] % size:
-        raise AssayError(f"groups of {size} do not divide an axis of {x.shape[-1]}: choose a group that does, or 0")
+        fits = math.gcd(size, x.shape[-1])
+        raise AssayError(
+            f"groups of {size} do not divide an axis of {x.shape[-1]}: choose a group that does, or 0, as in int4(group={fits})"
+        )
     return x.unflatten(-1, (-1, size))
 
 
