@@ -75,6 +75,7 @@ def test_greedy_generation_is_that_of_transformers(gemma, cases):
             assert case["margins"][differing[0]] < _TIE, f"{len(case['ids'])} tokens: differs at token {differing[0]}"
 
 
+@pytest.mark.timed
 def test_a_later_load_is_quick_and_mapped(gemma):
     # a second on a machine of its own; the bound leaves room for a busy one
     started = time.perf_counter()

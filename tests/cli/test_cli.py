@@ -22,6 +22,7 @@ assert "torch" not in sys.modules, "torch was imported"
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["parts"], ["tasks"], ["claims"], ["compare", "--help"], ["bench", "--help"]]
 )

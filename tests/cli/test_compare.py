@@ -77,6 +77,7 @@ def test_a_dry_run_prints_no_report(asked, capsys):
     assert "report" not in run(["compare", "m", "--dry-run"], capsys)[1]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -164,6 +164,7 @@ def test_no_network_and_no_folder_of_ours(task, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.timed
 def test_generation_is_not_slow(task):
     made(task, n=1)
     start = time.process_time()
@@ -171,6 +172,7 @@ def test_generation_is_not_slow(task):
     assert time.process_time() - start < 2
 
 
+@pytest.mark.timed
 def test_data_are_never_slower_than_a_model(task):
     made(task, n=1, count="quarters", length=4096)
     start = time.process_time()

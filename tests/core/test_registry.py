@@ -147,6 +147,7 @@ def test_entry_points_of_other_packages_are_parts(tmp_path, monkeypatch):
     assert [(card.module, card.object, card.seam) for card in mine] == [("elsewhere.mymixer", "Thing", "mixer")]
 
 
+@pytest.mark.timed
 def test_240_cards_are_read_in_a_tenth_of_a_second(tmp_path):
     for number in range(240):
         file = tmp_path / f"room{number % 8}" / f"part{number}.py"

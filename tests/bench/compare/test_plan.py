@@ -101,6 +101,7 @@ def test_what_is_impossible_at_one_length_is_refused_there_and_names_it(tiny):
     assert [r["what"] for r in found.refused()] == ["snapkv(recent=300)@0.5 on needle at 400"]
 
 
+@pytest.mark.timed
 def test_ten_thousand_cells_are_planned_within_two_seconds(tiny):
     """What a plan costs beyond making its examples grows with cells: 24 policies and full, 4 budgets, 102 examples."""
     policies = [f"snapkv(recent={n})" for n in range(32, 56)]

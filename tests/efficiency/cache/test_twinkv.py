@@ -214,6 +214,7 @@ def test_around_a_wrapper_the_inner_budgets_stand():
     assert counts[0] == counts[1] and policy.recent == 8
 
 
+@pytest.mark.timed
 def test_it_takes_well_under_a_second_at_a_thousand_tokens():
     keys = torch.nn.functional.normalize(torch.randn(1, 1024, 256).repeat_interleave(2, 1)[:, :1024], dim=-1)
     kept = torch.zeros(1, 1024, dtype=torch.bool)
