@@ -15,8 +15,7 @@ compare: $(VENV)/.gemma
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not timed"
-	$(BIN)/python -m pytest -m timed
+	$(BIN)/python -m pytest
 
 # the public table of rows, from the committed records
 rows: $(VENV)/.gemma
