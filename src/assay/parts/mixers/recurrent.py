@@ -37,7 +37,9 @@ class RecurrentMixer(Mixer):
         """Outputs and the state's new tensors, from packed tokens. What padding would write is for `mix` to silence."""
 
     def start(self, batch: int) -> RecurrentState:
-        like = wide(self.out.weight)
+        # codes of quantised layers decode to float32, whatever the model computes in: its plain parameters tell
+        plain = (p for p in self.parameters() if p.is_floating_point())
+        like = wide(next(plain, self.out.weight))
         held = {name: like.new_zeros(batch, *shape) for name, shape in self.shapes().items()}
         return RecurrentState(batch, like.device, **held)
 
