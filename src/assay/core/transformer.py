@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,9 +20,6 @@ from assay.core.linear import Embedding, Linear, product
 from assay.core.norms import Norm
 from assay.core.sites import Listener, Tap, site
 from assay.core.state import ModelState
-
-if TYPE_CHECKING:
-    pass
 
 
 class Transformer(nn.Module):

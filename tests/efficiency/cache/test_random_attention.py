@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 
 from assay.core.compression import Compression
+from assay.core.state import AttentionState, ModelState
 from assay.core.store import Store
 from assay.efficiency.cache.random_attention import RandomAttention
 
@@ -18,23 +19,23 @@ class Running:
     """A state of one layer that is fed one token after another: what generating does to a cache, without a model."""
 
     def __init__(self, policy: RandomAttention, *, slack: int) -> None:
-        self.store, self.seen, self.observers, self.bytes = Store(1, HEADS), torch.zeros(1, dtype=torch.long), (), 0
-        self.layers, self.holder = [self], None
-        self.held = Compression(policy, f"{KEPT}tok", slack=slack).attach(self)
+        self.layer = AttentionState(1, HEADS)
+        self.held = Compression(policy, f"{KEPT}tok", slack=slack).attach(ModelState([self.layer]))
         self.feed(PROMPT)
         self.held.finish_prefill()
 
-    def growing(self):
-        return {0: self.store}
+    @property
+    def store(self) -> Store:
+        return self.layer.store
 
     def feed(self, tokens: int) -> None:
         one = torch.zeros(1, HEADS, tokens, 1)
-        self.store.append(one, one, positions=self.seen[:, None] + torch.arange(tokens))
-        self.seen = self.seen + tokens
+        self.store.append(one, one, positions=self.layer.seen[:, None] + torch.arange(tokens))
+        self.layer.advance(tokens, None)
 
     def generate(self) -> torch.Tensor:
         """Whether each position is held by each head when the last token has come."""
-        while int(self.seen) < END:
+        while int(self.layer.seen) < END:
             self.feed(1)
             self.held.hold()
             flat = self.store.flat()
